@@ -352,6 +352,8 @@ fn operations_handed_over_are_added() {
     let expected =
         "handed 3 operations to worker threads (counted by its tracepoint: MKDIRAT 2, FSYNC 1)";
     assert!(after.findings.iter().any(|finding| finding.contains(expected)), "{after}");
+    let advice = "Let writers share a sync, by `GroupCommit`.";
+    assert!(after.findings.iter().any(|finding| finding.ends_with(advice)), "{after}");
     assert_eq!(after.duration, before.duration);
 
     // A count of none differs from an unknown count.

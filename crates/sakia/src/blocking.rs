@@ -62,7 +62,9 @@ where
     T: Send + 'static,
 {
     match try_current() {
-        Some(local) if !local.environment.has_threads() => local.spawn(async move { f() }).into(),
+        Some(local) if !local.environment.has_threads() => {
+            local.spawn_at(async move { f() }, Location::caller()).into()
+        }
         _ => shared_pool().spawn(f),
     }
 }

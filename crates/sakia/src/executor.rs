@@ -265,7 +265,20 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let spawned_at = Location::caller();
+    spawn_at(future, Location::caller())
+}
+
+/// As [`spawn`], for a caller of this crate's user: loops of the library start their tasks for the place that
+/// started the loop.
+#[track_caller]
+pub(crate) fn spawn_at<F>(
+    future: F,
+    spawned_at: &'static Location<'static>,
+) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
     let spawned = CURRENT.with(|current| match &**current.borrow() {
         Some(local) => Ok(local.spawn_at(future, spawned_at)),
         None => Err(future),
@@ -298,7 +311,7 @@ where
     let local = current();
     let count = local.threads.len();
     assert!(thread < count, "thread {thread} of a runtime with {count}");
-    spawn_to(&local.threads[thread], start)
+    spawn_to(&local.threads[thread], start, Location::caller())
 }
 
 /// Returns the number of threads of the calling thread's runtime: those that [`spawn_on`] takes.
@@ -328,8 +341,11 @@ pub fn thread_count() -> usize {
 }
 
 /// As [`spawn_on`], to any thread's inbox.
-#[track_caller]
-pub(crate) fn spawn_to<S, F>(remote: &Arc<Remote>, start: S) -> JoinHandle<F::Output>
+pub(crate) fn spawn_to<S, F>(
+    remote: &Arc<Remote>,
+    start: S,
+    spawned_at: &'static Location<'static>,
+) -> JoinHandle<F::Output>
 where
     S: FnOnce() -> F + Send + 'static,
     F: Future + 'static,
@@ -337,7 +353,6 @@ where
 {
     // The future is made, polled and dropped on the target thread only. Until the task gets there it holds
     // only `start`; from then on it belongs to that thread.
-    let spawned_at = Location::caller();
     let future = async move {
         let guard = Registered::new(&current(), spawned_at);
         SendWrapper::new(Registering { future: start(), guard }).await
@@ -396,19 +411,9 @@ impl Local {
         }))
     }
 
-    #[inline]
-    #[track_caller]
-    pub(crate) fn spawn<F>(self: &Rc<Self>, future: F) -> JoinHandle<F::Output>
-    where
-        F: Future + 'static,
-        F::Output: 'static,
-    {
-        self.spawn_at(future, Location::caller())
-    }
-
     /// Not inlined, for the reason of [`queue`].
     #[inline(never)]
-    fn spawn_at<F>(
+    pub(crate) fn spawn_at<F>(
         self: &Rc<Self>,
         future: F,
         spawned_at: &'static Location<'static>,
@@ -704,7 +709,7 @@ mod tests {
     fn a_task_for_a_thread_that_has_ended_is_canceled() {
         let remote = Arc::new(Remote::default());
         remote.close();
-        let result = crate::block_on(spawn_to(&remote, || async { 1 }));
+        let result = crate::block_on(spawn_to(&remote, || async { 1 }, Location::caller()));
         assert!(result.unwrap_err().is_canceled());
     }
 

@@ -866,7 +866,7 @@ impl Runtime {
         F: Future + 'static,
         F::Output: 'static,
     {
-        self.local.spawn(future)
+        self.local.spawn_at(future, Location::caller())
     }
 
     /// Runs `future` and all tasks until it is done.

@@ -89,6 +89,7 @@ impl Drop for Inner {
 /// })
 /// # }
 /// ```
+#[track_caller]
 pub fn on_signals(kinds: impl IntoIterator<Item = SignalKind>) -> io::Result<Shutdown> {
     let kinds: Vec<SignalKind> = kinds.into_iter().collect();
     let mut signals = Signal::of_any(&kinds)?;

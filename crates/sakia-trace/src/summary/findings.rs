@@ -7,6 +7,9 @@ use super::{Operation, Summary, Workers};
 use crate::read::{Slice, Trace};
 use crate::{handed_over, sample};
 
+/// The reason why an operation goes to a lane if the driver gave none: there is no ring.
+const EPOLL: &str = "epoll does no files";
+
 impl Summary {
     /// Collects the findings, the most important first.
     pub(super) fn find(&mut self, trace: &Trace, operations: &[Vec<Operation<'_>>]) {
@@ -126,7 +129,7 @@ impl Summary {
                 it.whole.name == kind.name && it.whole.text("way") == Some(crate::encode::way::LANE)
             };
             let on_lanes = || operations.iter().flatten().filter(is_on_lane);
-            let reasons = by_count(on_lanes().map(|it| it.reason.unwrap_or("epoll does no files")));
+            let reasons = by_count(on_lanes().map(|it| it.reason.unwrap_or(EPOLL)));
             let file_systems = by_count(on_lanes().filter_map(|it| it.file_system));
             let place = match &file_systems[..] {
                 [] => String::new(),
@@ -138,17 +141,19 @@ impl Summary {
                     format!(" ({})", many.iter().map(share).collect::<Vec<_>>().join(", "))
                 }
             };
+            let reason = reasons.first().map_or("for an unknown reason", |(reason, _)| reason);
             self.findings.push(format!(
-                "{} of {} went to lane threads: {}{place}.",
+                "{} of {} went to lane threads: {reason}{place}. {}",
                 percent(kind.lane, kind.count),
                 plural(&kind.name),
-                reasons.first().map_or("for an unknown reason", |(reason, _)| reason)
+                lane_advice(reason),
             ));
         }
     }
 
     fn find_workers(&mut self, trace: &Trace) {
         self.workers = workers(trace);
+        let advice = self.worker_advice();
         let finding = match &self.workers {
             Workers::Counted(operations) if !operations.is_empty() => {
                 let sum =
@@ -158,18 +163,46 @@ impl Summary {
                 format!(
                     "The ring's kernel handed {sum} operations to worker threads (counted by its \
                      tracepoint: {}), since they could not be done at once. That costs two thread switches \
-                     each.",
+                     each. {advice}",
                     list.join(", ")
                 )
             }
             Workers::Inferred(count) if *count > 0 => format!(
                 "The ring's kernel had up to {count} worker threads (inferred from threads named \
                  `iou-wrk`): operations that could not be done at once were handed to them, which costs two \
-                 thread switches each."
+                 thread switches each. {advice}"
             ),
             _ => return,
         };
         self.findings.push(finding);
+    }
+
+    /// Says what to do against workers, by the operations that they got. If these are only inferred, by all
+    /// that went through the queue.
+    fn worker_advice(&self) -> String {
+        let queued = || self.kinds.iter().filter(|kind| kind.queue > 0).map(|kind| &kind.name);
+        let names: Vec<String> = match &self.workers {
+            Workers::Counted(operations) => {
+                operations.iter().map(|(name, _)| name.to_lowercase()).collect()
+            }
+            Workers::Inferred(_) => queued().cloned().collect(),
+        };
+        let has =
+            |words: &[&str]| names.iter().any(|name| words.iter().any(|it| name.contains(it)));
+        let mut advice = Vec::new();
+        if has(&["sync"]) {
+            advice.push("Let writers share a sync, by `GroupCommit`.");
+        }
+        if has(&["read", "write"]) {
+            advice.push("Ask for larger blocks, or use direct I/O, which needs no worker.");
+        }
+        if advice.is_empty() {
+            advice.push(
+                "Have fewer of them under way at a time, or make many in one `spawn_blocking`, by plain \
+                 calls.",
+            );
+        }
+        advice.join(" ")
     }
 
     fn find_delays(&mut self) {
@@ -178,7 +211,8 @@ impl Summary {
             if kind.scheduling / 2 > kind.kernel && kind.scheduling > 50_000 {
                 findings.push(format!(
                     "Results of \"{}\" waited {} for their task (median), longer than the {} in the \
-                     kernel: the thread computes for long between two turns.",
+                     kernel: the thread computes for long between two turns. Break long computations by \
+                     `yield_now`, or leave them to `spawn_blocking`.",
                     kind.name,
                     time(kind.scheduling),
                     time(kind.kernel)
@@ -187,7 +221,8 @@ impl Summary {
             if kind.submit / 2 > kind.kernel && kind.submit > 50_000 {
                 findings.push(format!(
                     "Operations \"{}\" waited {} before they were submitted (median), longer than the {} \
-                     in the kernel: the thread computes for long after it started them.",
+                     in the kernel: the thread computes for long after it started them. Call `yield_now` \
+                     before a long computation, or leave it to `spawn_blocking`.",
                     kind.name,
                     time(kind.submit),
                     time(kind.kernel)
@@ -195,6 +230,20 @@ impl Summary {
             }
         }
         self.findings.append(&mut findings);
+    }
+}
+
+/// Says what to do about operations that go to lanes for this reason.
+fn lane_advice(reason: &str) -> &'static str {
+    match reason {
+        EPOLL => "`sakia doctor` says why there is no ring, which needs no threads for them.",
+        _ if reason.contains("network") => {
+            "Each waits for the server: transfer larger blocks, and have more of them under way."
+        }
+        _ if reason.contains("without bound") => {
+            "Each keeps a thread until it ends: have few of them under way at a time."
+        }
+        _ => "Each costs two thread switches: make fewer and larger ones.",
     }
 }
 

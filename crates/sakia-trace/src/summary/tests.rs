@@ -176,14 +176,47 @@ fn writes_on_lanes(on_two: bool) -> Summary {
 #[test]
 fn lanes_and_kernel_workers_are_named() {
     let begin = "41 % of writes went to lane threads: the ring has no such operation";
+    let end = "Each costs two thread switches: make fewer and larger ones.";
     let summary = writes_on_lanes(true);
-    assert!(has(&summary, &format!("{begin} (tmpfs 51 %, ext4 49 %).")), "{summary}");
+    assert!(has(&summary, &format!("{begin} (tmpfs 51 %, ext4 49 %). {end}")), "{summary}");
     let summary = writes_on_lanes(false);
-    assert!(has(&summary, &format!("{begin} (tmpfs).")), "{summary}");
+    assert!(has(&summary, &format!("{begin} (tmpfs). {end}")), "{summary}");
     assert!(
         has(&summary, "up to 3 worker threads (inferred from threads named `iou-wrk`)"),
         "{summary}"
     );
+}
+
+/// Returns the only finding of `count` operations, each of which waits `step` for its task, with `workers` of
+/// the kernel.
+fn only_finding(name: &str, way: &str, reason: &str, step: u64, workers: i64) -> String {
+    let mut made = Made::new();
+    for number in 0..20 {
+        made.waiting(name, (0, step + 20_000), number, way, reason);
+        if let Some(whole) = made.rows[0].slices.last_mut() {
+            whole.end = whole.end.map(|end| end + step);
+        }
+    }
+    made.sample(0, workers);
+    let summary = made.summary();
+    assert_eq!(summary.findings.len(), 1, "{summary}");
+    summary.findings[0].clone()
+}
+
+/// Each finding ends with something to do.
+#[test]
+fn findings_say_what_to_do() {
+    let lane = |reason| only_finding("open", "lane", reason, 0, 0);
+    assert!(lane("on a network or FUSE file system").ends_with("have more of them under way."));
+    assert!(lane("may wait without bound").ends_with("have few of them under way at a time."));
+    assert!(lane("another").ends_with("make fewer and larger ones."));
+    let workers = |name| only_finding(name, "queue", "", 0, 2);
+    assert!(workers("fsync").ends_with("Let writers share a sync, by `GroupCommit`."));
+    assert!(workers("read at").ends_with("or use direct I/O, which needs no worker."));
+    assert!(workers("mkdir").ends_with("make many in one `spawn_blocking`, by plain calls."));
+    let late = only_finding("recv", "queue", "", 90_000, 0);
+    assert!(late.contains("Results of \"recv\" waited"), "{late}");
+    assert!(late.ends_with("`yield_now`, or leave them to `spawn_blocking`."), "{late}");
 }
 
 #[test]

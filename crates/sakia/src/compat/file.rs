@@ -8,6 +8,7 @@
 use std::fmt;
 use std::future::Future;
 use std::io::{self, SeekFrom};
+use std::panic::Location;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
@@ -74,6 +75,8 @@ pub struct BufferedFile {
     seek: Option<Seek>,
     /// A seek that was requested by a call that does not wait.
     pending_seek: Option<SeekFrom>,
+    /// The place that made this one, which is that of the writer's task.
+    made_at: &'static Location<'static>,
 }
 
 /// A seek under way.
@@ -101,6 +104,7 @@ impl BufferedFile {
     ///
     /// # Examples
     /// See [`BufferedFile`](BufferedFile#examples).
+    #[track_caller]
     pub fn new(file: File) -> Self {
         let file = Rc::new(file);
         Self {
@@ -112,6 +116,7 @@ impl BufferedFile {
             halves: Halves::default(),
             seek: None,
             pending_seek: None,
+            made_at: Location::caller(),
         }
     }
 
@@ -138,7 +143,9 @@ impl BufferedFile {
         half: Half,
         poll: impl FnOnce(&mut Writer<Next>, &mut Context<'_>) -> Poll<io::Result<T>>,
     ) -> Poll<io::Result<T>> {
-        let writer = self.writer.get_or_insert_with(|| Writer::new(Next(Rc::clone(&self.file))));
+        let writer = self
+            .writer
+            .get_or_insert_with(|| Writer::new_at(Next(Rc::clone(&self.file)), self.made_at));
         poll(writer, &mut Context::from_waker(self.halves.register(half, cx)))
     }
 

@@ -42,6 +42,7 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
@@ -51,6 +52,7 @@ use send_wrapper::SendWrapper;
 
 use super::Compat;
 use super::parts::{Readable, Target, impl_write};
+use crate::executor::spawn_at;
 use crate::time;
 
 impl<T: Readable> rt::Read for Compat<T> {
@@ -81,14 +83,24 @@ impl_write!(rt::Write, poll_shutdown, is_write_vectored);
 ///
 /// # Examples
 /// See [`hyper`](self#examples).
-#[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
-pub struct SakiaExecutor;
+#[derive(Clone, Copy, Debug)]
+pub struct SakiaExecutor {
+    /// The place that made it, which is that of its tasks.
+    made_at: &'static Location<'static>,
+}
 
 impl SakiaExecutor {
-    /// Returns an executor.
+    /// Returns an executor. Its tasks are shown as spawned where it was made.
+    #[track_caller]
     pub fn new() -> Self {
-        Self
+        Self { made_at: Location::caller() }
+    }
+}
+
+impl Default for SakiaExecutor {
+    #[track_caller]
+    fn default() -> Self {
+        Self::new()
     }
 }
 
@@ -98,7 +110,7 @@ where
     F::Output: 'static,
 {
     fn execute(&self, future: F) {
-        crate::spawn(future).detach();
+        spawn_at(future, self.made_at).detach();
     }
 }
 

@@ -124,6 +124,7 @@ impl<S: Stream> Compat<(Reader<Streamed<OwnedReadHalf<S>>>, Writer<OwnedWriteHal
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn stream(stream: S) -> Self {
         let (reader, writer) = crate::net::into_halves(stream);
         Self::new((Reader::new(reader), Writer::new(writer)))
@@ -135,6 +136,7 @@ impl Compat<(Reader<Streamed<OwnedReadHalf>>, Writer<OwnedWriteHalf>)> {
     ///
     /// # Panics
     /// Outside of a runtime.
+    #[track_caller]
     pub fn tcp(stream: TcpStream) -> Self {
         Self::stream(stream)
     }
@@ -158,6 +160,7 @@ impl Compat<BufferedFile> {
     ///
     /// # Examples
     /// See [`BufferedFile`](BufferedFile#examples).
+    #[track_caller]
     pub fn file(file: File) -> Self {
         Self::new(BufferedFile::new(file))
     }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 
 use sakia_ring::PerProcess;
 
@@ -56,6 +57,7 @@ impl Engine {
     /// assert!(sakia::block_on(count)? >= 1);
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn spawn_blocking<T: Send + 'static>(
         &self,
         f: impl FnOnce() -> io::Result<T> + Send + 'static,
@@ -65,6 +67,7 @@ impl Engine {
 
     /// Runs calls as [`spawn_blocking`](Engine::spawn_blocking) does; calls that a server answers run on
     /// threads where they delay nothing else.
+    #[track_caller]
     pub(super) fn block_on_pool<T: Send + 'static>(
         &self,
         calls: impl Calls<T> + 'static,
@@ -103,7 +106,10 @@ impl<T: Send + 'static> Call for Blocking<T> {
         Request::new(self)
     }
 
-    fn submit(self) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
+    fn submit(
+        self,
+        _asked_at: &'static Location<'static>,
+    ) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
         let pass = match self.engine.pass() {
             Ok(pass) => pass,
             Err(error) => return Err((self, error)),

@@ -155,7 +155,7 @@ impl Drop for Inner {
                         }
                     }
                 };
-                spawn_to(remote, forget).detach();
+                spawn_to(remote, forget, shared.built_at).detach();
             }
         }
         if is_remote {
@@ -295,6 +295,7 @@ impl File {
     /// # Examples
     /// See [`Engine`](super::Engine#examples).
     #[doc(alias = "pread")]
+    #[track_caller]
     pub fn read_at<T: IoBufMut + Send>(&self, buf: T, offset: u64) -> Request<ReadAt<T>> {
         Request::new(ReadAt::new(self, buf, Some(offset)))
     }
@@ -320,6 +321,7 @@ impl File {
     /// # std::io::Result::Ok(())
     /// ```
     #[doc(alias = "pwrite")]
+    #[track_caller]
     pub fn write_at<T: IoBuf + Send>(&self, buf: T, offset: u64) -> Request<WriteAt<T>> {
         Request::new(WriteAt { file: self.clone(), buf, at: Some(offset), done: 0 })
     }
@@ -345,6 +347,7 @@ impl File {
     /// # std::fs::remove_file(&path)?;
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn read<T: IoBufMut + Send>(&self, buf: T) -> Request<ReadAt<T>> {
         Request::new(ReadAt::new(self, buf, None))
     }
@@ -367,6 +370,7 @@ impl File {
     /// # std::fs::remove_file(&path)?;
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn write<T: IoBuf + Send>(&self, buf: T) -> Request<WriteAt<T>> {
         Request::new(WriteAt { file: self.clone(), buf, at: None, done: 0 })
     }
@@ -392,6 +396,7 @@ impl File {
     /// # std::io::Result::Ok(())
     /// ```
     #[doc(alias = "preadv")]
+    #[track_caller]
     pub fn read_vectored_at<T: IoBufMut + Send>(
         &self,
         bufs: Vec<T>,
@@ -408,6 +413,7 @@ impl File {
     /// # Examples
     /// See [`File::read_vectored_at`].
     #[doc(alias = "pwritev")]
+    #[track_caller]
     pub fn write_vectored_at<T: IoBuf + Send>(
         &self,
         bufs: Vec<T>,
@@ -439,6 +445,7 @@ impl File {
     /// # Kernel
     /// 4.7 (`RWF_DSYNC`); on file systems without support for it, a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
+    #[track_caller]
     pub fn write_durable_at<T: IoBuf + Send>(
         &self,
         buf: T,
@@ -456,6 +463,7 @@ impl File {
     /// # Examples
     /// See [`File::write_at`].
     #[doc(alias = "fsync")]
+    #[track_caller]
     pub fn sync_all(&self) -> Request<SyncFile> {
         Request::new(SyncFile { file: self.clone(), is_data: false })
     }
@@ -468,6 +476,7 @@ impl File {
     /// # Examples
     /// See [`File::write_at`].
     #[doc(alias = "fdatasync")]
+    #[track_caller]
     pub fn sync_data(&self) -> Request<SyncFile> {
         Request::new(SyncFile { file: self.clone(), is_data: true })
     }
@@ -479,6 +488,7 @@ impl File {
     ///
     /// # Examples
     /// See [`File::write_at`].
+    #[track_caller]
     pub fn metadata(&self) -> Request<Blocking<std::fs::Metadata>> {
         self.on_file(|file| file.metadata(), true)
     }
@@ -500,6 +510,7 @@ impl File {
     /// # std::io::Result::Ok(())
     /// ```
     #[doc(alias = "ftruncate")]
+    #[track_caller]
     pub fn set_len(&self, len: u64) -> Request<Blocking<()>> {
         self.on_file(move |file| file.set_len(len), false)
     }
@@ -509,11 +520,13 @@ impl File {
     /// # Errors
     /// As `fchmod(2)`.
     #[doc(alias = "fchmod")]
+    #[track_caller]
     pub fn set_permissions(&self, permissions: std::fs::Permissions) -> Request<Blocking<()>> {
         self.on_file(move |file| file.set_permissions(permissions), false)
     }
 
     /// Calls `std` with the file. On a local file a short call is made at once.
+    #[track_caller]
     fn on_file<T: Send + 'static>(
         &self,
         call: impl FnOnce(std::fs::File) -> io::Result<T> + Send + 'static,

@@ -29,6 +29,7 @@ mod tally;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::Location;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -113,6 +114,8 @@ struct Shared {
     process: Process,
     /// The number of the next file.
     files: AtomicU64,
+    /// The place that built it, which is that of tasks that no request asked for.
+    built_at: &'static Location<'static>,
     /// Ended and joined when dropped.
     _threads: Mutex<Vec<Thread>>,
 }
@@ -164,6 +167,7 @@ impl Builder {
     /// assert_eq!(counters.len(), 2, "each thread's");
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn build_engine(self) -> io::Result<Engine> {
         if self.virtual_time {
             let message = "virtual time is for runtimes with one thread";
@@ -175,7 +179,8 @@ impl Builder {
         let watched = Arc::clone(&mounts);
         // If the watch fails, the mounts known so far stay in force.
         let watch = move || async move { drop(watched.watch().await) };
-        spawn_to(&remotes[0], watch).detach();
+        let built_at = Location::caller();
+        spawn_to(&remotes[0], watch, built_at).detach();
         Ok(Engine {
             shared: Arc::new(Shared {
                 remotes,
@@ -187,6 +192,7 @@ impl Builder {
                 mounts,
                 process,
                 files: AtomicU64::new(0),
+                built_at,
                 _threads: Mutex::new(threads),
             }),
         })
@@ -201,6 +207,7 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Engine`](Engine#examples).
+    #[track_caller]
     pub fn new() -> io::Result<Self> {
         Builder::new().build_engine()
     }
@@ -221,6 +228,7 @@ impl Engine {
     /// assert!(name.ends_with('\n'));
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn global() -> io::Result<&'static Self> {
         let (global, building) = GLOBAL.get_or_init(Default::default);
         if let Some(engine) = global.get() {
@@ -263,14 +271,15 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Builder::build_engine`].
+    #[track_caller]
     pub fn counters(&self) -> Request<Work<Vec<Counters>>> {
-        let remotes = Arc::clone(&self.shared.remotes);
+        let (remotes, asked_at) = (Arc::clone(&self.shared.remotes), Location::caller());
         self.run(move || async move {
             let mut counters = Vec::with_capacity(remotes.len());
             for remote in &*remotes {
                 // A thread that has failed is left out.
-                let counted = spawn_to(remote, || async { current().driver.counters() }).await;
-                counters.extend(counted);
+                let count = || async { current().driver.counters() };
+                counters.extend(spawn_to(remote, count, asked_at).await);
             }
             counters
         })
@@ -298,12 +307,14 @@ impl Engine {
     /// # std::fs::remove_file(&path)?;
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn metrics(&self) -> Request<Work<Metrics>> {
-        let remotes = Arc::clone(&self.shared.remotes);
+        let (remotes, asked_at) = (Arc::clone(&self.shared.remotes), Location::caller());
         self.run(move || async move {
             let mut sum = Metrics::default();
             for remote in &*remotes {
-                let metrics = spawn_to(remote, || async { current().driver.metrics() }).await;
+                let measure = || async { current().driver.metrics() };
+                let metrics = spawn_to(remote, measure, asked_at).await;
                 metrics.iter().for_each(|metrics| sum.add(metrics));
             }
             sum
@@ -331,6 +342,7 @@ impl Engine {
     /// # std::fs::remove_dir_all(&dir)?;
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn run<S, F, T>(&self, start: S) -> Request<Work<T>>
     where
         S: FnOnce() -> F + Send + 'static,
@@ -358,6 +370,7 @@ impl Engine {
     /// assert!(contents[0].is_ok() && contents[1].is_ok() && contents[2].is_err());
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn submit_many<C: Call>(
         &self,
         requests: impl IntoIterator<Item = Request<C>>,
@@ -430,17 +443,18 @@ impl Engine {
 
 impl Pass {
     /// Sends a call to one of the threads.
-    fn send<C: Call>(self, call: C) -> JoinHandle<C::Output> {
+    fn send<C: Call>(self, call: C, asked_at: &'static Location<'static>) -> JoinHandle<C::Output> {
         let shared = &self.engine.shared;
         let thread = shared.next.fetch_add(1, Ordering::Relaxed) % shared.remotes.len();
         let remote = Arc::clone(&shared.remotes[thread]);
-        spawn_to(&remote, move || async move {
+        let start = move || async move {
             // It may begin with a plain call that takes long: results that are there do not wait for it.
             tell_results();
             let output = call.run(thread).await;
             drop(self);
             output
-        })
+        };
+        spawn_to(&remote, start, asked_at)
     }
 }
 

@@ -31,6 +31,7 @@ macro_rules! by_path {
             /// # Errors
             #[doc = concat!("As [`", stringify!($call), "`]; it names the ", $named, ".")]
             /// `ECANCELED`: the engine was stopped.
+            #[track_caller]
             pub fn $name(
                 &self,
                 $($path: impl AsRef<Path>,)*
@@ -193,6 +194,7 @@ impl Engine {
     /// # std::fs::remove_file(&path)?;
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
         self.stat(path.as_ref(), true)
     }
@@ -204,10 +206,12 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Engine::symlink`].
+    #[track_caller]
     pub fn symlink_metadata(&self, path: impl AsRef<Path>) -> Request<Blocking<Metadata>> {
         self.stat(path.as_ref(), false)
     }
 
+    #[track_caller]
     fn stat(&self, path: &Path, follows: bool) -> Request<Blocking<Metadata>> {
         let is_remote = self.shared.mounts.may_hold(path);
         self.block_on_pool(Stat { path: path.to_owned(), follows }, is_remote)
@@ -220,6 +224,7 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Engine::metadata`].
+    #[track_caller]
     pub fn try_exists(&self, path: impl AsRef<Path>) -> Request<Blocking<bool>> {
         let path = path.as_ref();
         self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
@@ -232,6 +237,7 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Engine::metadata`].
+    #[track_caller]
     pub fn write(
         &self,
         path: impl AsRef<Path>,
@@ -265,6 +271,7 @@ impl Engine {
     /// assert!(count > 1, "this thread and the engine's");
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Request<Blocking<ReadDir>> {
         let path = path.as_ref().to_owned();
         let is_remote = self.shared.mounts.may_hold(&path);
@@ -283,6 +290,7 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Engine`](Engine#examples).
+    #[track_caller]
     pub fn open(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().read(true))
     }
@@ -294,6 +302,7 @@ impl Engine {
     ///
     /// # Examples
     /// See [`File::write_at`].
+    #[track_caller]
     pub fn create(&self, path: impl AsRef<Path>) -> Request<Open> {
         self.open_with(path, OpenOptions::new().write(true).create(true).truncate(true))
     }
@@ -318,6 +327,7 @@ impl Engine {
     /// # std::fs::remove_file(&path)?;
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn open_with(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Request<Open> {
         let (path, options) = (path.as_ref().to_owned(), options.clone());
         Request::new(Open { engine: self.clone(), path, options, opened: None })
@@ -348,6 +358,7 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Request`](Request#examples).
+    #[track_caller]
     pub fn read(&self, path: impl AsRef<Path>) -> Request<ReadFile> {
         self.read_as(path.as_ref(), Ok)
     }
@@ -359,10 +370,12 @@ impl Engine {
     ///
     /// # Examples
     /// See [`Engine::metadata`].
+    #[track_caller]
     pub fn read_to_string(&self, path: impl AsRef<Path>) -> Request<ReadText> {
         self.read_as(path.as_ref(), tasks::into_text)
     }
 
+    #[track_caller]
     fn read_as<T: Send + 'static>(
         &self,
         path: &Path,
@@ -394,6 +407,7 @@ impl ReadDir {
     ///
     /// # Examples
     /// See [`Engine::read_dir`].
+    #[track_caller]
     pub fn next_batch(&mut self) -> Request<Blocking<Vec<fs::DirEntry>>> {
         let entries = Arc::clone(&self.entries);
         let next = move || {

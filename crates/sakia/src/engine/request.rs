@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::io;
+use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use std::thread;
@@ -36,11 +37,15 @@ pub trait Call: Sized + Send + 'static {
     #[doc(hidden)]
     fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static;
 
-    /// Sends it to the thread that performs it, or returns it with the reason why not.
+    /// Sends it to the thread that performs it, or returns it with the reason why not. `asked_at` is shown as
+    /// the place of its task.
     #[doc(hidden)]
-    fn submit(self) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
+    fn submit(
+        self,
+        asked_at: &'static Location<'static>,
+    ) -> Result<BlockingHandle<Self::Output>, (Self, io::Error)> {
         match self.engine().pass() {
-            Ok(pass) => Ok(pass.send(self).into()),
+            Ok(pass) => Ok(pass.send(self, asked_at).into()),
             Err(error) => Err((self, error)),
         }
     }
@@ -107,6 +112,8 @@ pub enum Attempt<C: Call> {
 #[must_use = "nothing happens before a request is awaited or waited for"]
 pub struct Request<C: Call> {
     state: State<C>,
+    /// The place that made it.
+    asked_at: &'static Location<'static>,
 }
 
 enum State<C: Call> {
@@ -121,8 +128,13 @@ enum State<C: Call> {
 impl<C: Call> Unpin for Request<C> {}
 
 impl<C: Call> Request<C> {
+    #[track_caller]
     pub(super) fn new(call: C) -> Self {
-        Self { state: State::New(call) }
+        Self::new_at(call, Location::caller())
+    }
+
+    fn new_at(call: C, asked_at: &'static Location<'static>) -> Self {
+        Self { state: State::New(call), asked_at }
     }
 
     /// Blocks the thread until it is done. If there is a plain call for the operation, that call is made on
@@ -142,7 +154,7 @@ impl<C: Call> Request<C> {
             Ok(output) => output,
             Err(call) => {
                 assert!(!call.engine().is_on_own_thread(), "a request waits for its own thread");
-                block_on(Self::new(call).submit())
+                block_on(Self::new_at(call, self.asked_at).submit())
             }
         }
     }
@@ -156,7 +168,7 @@ impl<C: Call> Request<C> {
     /// See [`Request`](Request#examples).
     pub fn submit(mut self) -> Self {
         if let Some(call) = self.take_new() {
-            self.state = match call.submit() {
+            self.state = match call.submit(self.asked_at) {
                 Ok(submitted) => State::Submitted(submitted),
                 Err((call, error)) => State::Refused(call.refuse(error)),
             };
@@ -192,7 +204,7 @@ impl<C: Call> Future for Request<C> {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Attempt::Waits(call) => *this = Self::new(call).submit(),
+                Attempt::Waits(call) => *this = Self::new_at(call, this.asked_at).submit(),
             }
         }
         let submitted = match &mut this.state {

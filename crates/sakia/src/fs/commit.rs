@@ -6,13 +6,15 @@
 //! have waited meanwhile.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::panic::Location;
 use std::rc::Rc;
 
 use sakia_driver::{AlignedBuf, BufResult, IoBuf};
 
 use super::File;
+use crate::executor::spawn_at;
 use crate::group::{Group, Record, Ticket, errno_of, wake};
 use crate::io::transfer::buf_try;
 use crate::yielding::yield_now;
@@ -68,6 +70,8 @@ pub struct GroupCommit {
 struct Shared {
     file: File,
     group: RefCell<Group>,
+    /// The place that called [`GroupCommit::new`], which is that of the task that performs rounds.
+    made_at: &'static Location<'static>,
 }
 
 impl GroupCommit {
@@ -81,13 +85,17 @@ impl GroupCommit {
     ///
     /// # Examples
     /// See [`GroupCommit`](GroupCommit#examples).
-    pub async fn new(file: File) -> io::Result<Self> {
-        if file.appends {
-            let message = "the file was opened to append, so the kernel ignores offsets";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+    #[track_caller]
+    pub fn new(file: File) -> impl Future<Output = io::Result<Self>> {
+        let made_at = Location::caller();
+        async move {
+            if file.appends {
+                let message = "the file was opened to append, so the kernel ignores offsets";
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
+            }
+            let group = RefCell::new(Group::new(file.len().await?));
+            Ok(Self { shared: Rc::new(Shared { file, group, made_at }) })
         }
-        let group = RefCell::new(Group::new(file.len().await?));
-        Ok(Self { shared: Rc::new(Shared { file, group }) })
     }
 
     /// Returns the file, to be read, or to be written at offsets of the caller's choice. Appends overwrite
@@ -176,7 +184,7 @@ impl Shared {
         let ticket = self.group.borrow_mut().join(record)?;
         if self.group.borrow_mut().needs_performer() {
             let performer = Performer { shared: Rc::clone(self), is_over: false };
-            crate::spawn(performer.run()).detach();
+            spawn_at(performer.run(), self.made_at).detach();
         }
         Ok(ticket)
     }
@@ -201,7 +209,7 @@ struct Performer {
 
 impl Performer {
     async fn run(mut self) {
-        let Shared { file, group } = &*self.shared;
+        let Shared { file, group, .. } = &*self.shared;
         loop {
             let begun = group.borrow_mut().begin();
             let Some(mut round) = begun else { break };

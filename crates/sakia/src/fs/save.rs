@@ -15,6 +15,7 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -65,11 +66,15 @@ const NAME_BYTES_MAX: usize = 255;
 ///     Ok::<(), fs::Error>(())
 /// }).unwrap();
 /// ```
-pub async fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> Result<()> {
-    let path = path.as_ref();
-    let mut new = AtomicFile::create(path).await?;
-    new.file_mut().write_all(contents).await.0.at("write", path)?;
-    new.commit().await
+#[track_caller]
+pub fn save(path: impl AsRef<Path>, contents: impl IoBuf) -> impl Future<Output = Result<()>> {
+    let called_at = Location::caller();
+    async move {
+        let path = path.as_ref();
+        let mut new = AtomicFile::create_at(path, called_at).await?;
+        new.file_mut().write_all(contents).await.0.at("write", path)?;
+        new.commit().await
+    }
 }
 
 /// A file that replaces another when it is done. Dropping it leaves the other file as it is.
@@ -125,8 +130,13 @@ impl AtomicFile {
     ///
     /// # Examples
     /// See [`AtomicFile`](AtomicFile#examples).
-    pub async fn create(path: impl AsRef<Path>) -> Result<Self> {
-        let path = path.as_ref();
+    #[track_caller]
+    pub fn create(path: impl AsRef<Path>) -> impl Future<Output = Result<Self>> {
+        let called_at = Location::caller();
+        async move { Self::create_at(path.as_ref(), called_at).await }
+    }
+
+    async fn create_at(path: &Path, called_at: &'static Location<'static>) -> Result<Self> {
         let target = follow_links(path).await.at("save", path)?;
         let name = target.file_name().ok_or_else(|| Errno::ISDIR.into());
         let name = name.at("save", path)?.to_owned();
@@ -144,7 +154,7 @@ impl AtomicFile {
         }
         // A user who may not read the old file may not read the unfinished new one either.
         let mode = if old.is_some() { 0o600 } else { 0o666 };
-        let created = create_temporary(&directory, &name, mode).await;
+        let created = create_temporary(&directory, &name, mode, called_at).await;
         let (fd, temporary) = created.at("create a temporary file beside", path)?;
         Ok(Self {
             file: Some(File::new(fd, driver.clone(), OFlags::empty())),
@@ -273,14 +283,19 @@ impl fmt::Debug for AtomicFile {
 }
 
 /// Makes a file with an unused name.
-async fn create_temporary(directory: &Dir, name: &OsStr, mode: u32) -> io::Result<(Fd, CString)> {
+async fn create_temporary(
+    directory: &Dir,
+    name: &OsStr,
+    mode: u32,
+    called_at: &'static Location<'static>,
+) -> io::Result<(Fd, CString)> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
     let mut tries = NAME_TRIES;
     loop {
         let temporary = c_path(temporary_name(name, unique_number()).as_ref())?;
         let Dir { fd, driver, .. } = directory;
         let open = driver.open(Some(fd), temporary.clone(), flags.bits(), mode);
-        let creating = Creating { open: Some(open), directory, name: &temporary };
+        let creating = Creating { open: Some(open), directory, name: &temporary, called_at };
         match creating.await {
             Ok(fd) => return Ok((fd, temporary)),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -296,6 +311,8 @@ struct Creating<'a> {
     open: Option<Op<Open>>,
     directory: &'a Dir,
     name: &'a CString,
+    /// The place that asked for the file.
+    called_at: &'static Location<'static>,
 }
 
 impl Future for Creating<'_> {
@@ -321,7 +338,7 @@ impl Drop for Creating<'_> {
                 driver.unlink(Some(&directory), name, 0).await.ok();
             }
         };
-        local.spawn(cleaning).detach();
+        local.spawn_at(cleaning, self.called_at).detach();
     }
 }
 

@@ -13,6 +13,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::ops::Range;
+use std::panic::Location;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
@@ -23,7 +24,7 @@ use super::blocks::{self, Blocks};
 use super::file_range::FileRange;
 use super::source::{AsyncWrite, AsyncWriteAt, Block, Level};
 use crate::error::copy_error;
-use crate::executor::spawn;
+use crate::executor::spawn_at;
 use crate::join::JoinHandle;
 
 /// The default size of a block in bytes.
@@ -363,7 +364,14 @@ impl<W: AsyncWrite + 'static> Writer<W> {
     /// See [`Writer`](Writer#examples).
     #[track_caller]
     pub fn new(sink: W) -> Self {
-        Self::start(Gathers::Turn, W::SENDS_FILES, |ended| pump(sink, |sink| sink, ended))
+        Self::new_at(sink, Location::caller())
+    }
+
+    /// As [`new`](Writer::new), with the place that is shown as that of the writer's task.
+    #[track_caller]
+    pub(crate) fn new_at(sink: W, made_at: &'static Location<'static>) -> Self {
+        let pump = |ended| pump(sink, |sink| sink, ended);
+        Self::start(Gathers::Turn, W::SENDS_FILES, pump, made_at)
     }
 }
 
@@ -395,15 +403,19 @@ impl<W: AsyncWriteAt + 'static> Writer<W> {
     /// ```
     #[track_caller]
     pub fn at(file: W, offset: u64) -> Self {
-        Self::start(Gathers::Block, false, |ended| {
-            pump(AtOffset { file, offset }, |sink| sink.file, ended)
-        })
+        let pump = |ended| pump(AtOffset { file, offset }, |sink| sink.file, ended);
+        Self::start(Gathers::Block, false, pump, Location::caller())
     }
 }
 
 impl<W: 'static> Writer<W> {
     #[track_caller]
-    fn start<F, P>(gathers: Gathers, sends_files: bool, pump: F) -> Self
+    fn start<F, P>(
+        gathers: Gathers,
+        sends_files: bool,
+        pump: F,
+        made_at: &'static Location<'static>,
+    ) -> Self
     where
         F: FnOnce(Ended) -> P,
         P: Future<Output = Option<W>> + 'static,
@@ -428,7 +440,7 @@ impl<W: 'static> Writer<W> {
             writer: None,
             pump: None,
         }));
-        let pump = spawn(pump(Ended(Rc::clone(&shared))));
+        let pump = spawn_at(pump(Ended(Rc::clone(&shared))), made_at);
         Self { shared, pump }
     }
 }

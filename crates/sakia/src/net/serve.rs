@@ -12,6 +12,7 @@ use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
+use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -399,23 +400,27 @@ impl From<io::Error> for ServeFailed {
 /// })
 /// # }
 /// ```
-pub async fn serve<L, H, F, E>(
+#[track_caller]
+pub fn serve<L, H, F, E>(
     listener: L,
     options: ServeOptions<E, AddressOf<L>>,
     handler: H,
-) -> Result<Served, ServeFailed>
+) -> impl Future<Output = Result<Served, ServeFailed>>
 where
     L: Listener,
     H: Fn(L::Stream, AddressOf<L>) -> F + 'static,
     F: Future<Output = Result<(), E>> + 'static,
     E: 'static,
 {
-    let mut server = Server { options, tasks: JoinSet::new(), served: Served::default() };
-    let accepted = server.accept(&listener, &Rc::new(handler)).await;
-    drop(listener);
-    server.drain().await;
-    let served = server.served;
-    accepted.map(|()| served).map_err(|error| ServeFailed { error, served })
+    let (tasks, served, called_at) = (JoinSet::new(), Served::default(), Location::caller());
+    let mut server = Server { options, tasks, served, called_at };
+    async move {
+        let accepted = server.accept(&listener, &Rc::new(handler)).await;
+        drop(listener);
+        server.drain().await;
+        let served = server.served;
+        accepted.map(|()| served).map_err(|error| ServeFailed { error, served })
+    }
 }
 
 /// The address of the peer of a listener's connections.
@@ -431,6 +436,8 @@ struct Server<E, S: Stream> {
     options: ServeOptions<E, S::Address>,
     tasks: JoinSet<End<E, S::Address>>,
     served: Served,
+    /// The place that called [`serve`], which is that of its tasks.
+    called_at: &'static Location<'static>,
 }
 
 /// An event while accepting.
@@ -557,11 +564,12 @@ impl<E: 'static, S: Stream> Server<E, S> {
         let handler = Rc::clone(handler);
         let of = peer.clone();
         let task = Contain::new(async move { handler(stream, of).await });
-        self.tasks.spawn(async move {
+        let task = async move {
             let outcome = task.await;
             drop(permit);
             (peer, outcome)
-        });
+        };
+        self.tasks.spawn_at(task, self.called_at);
     }
 
     /// Waits for the handlers to end, at most until the deadline.

@@ -274,6 +274,7 @@ macro_rules! stream {
             ///
             /// # Examples
             /// See [`OwnedReadHalf`](crate::net::OwnedReadHalf#examples).
+            #[track_caller]
             pub fn into_split(self) -> (OwnedReadHalf<Self>, OwnedWriteHalf<Self>) {
                 $crate::net::into_halves(self)
             }

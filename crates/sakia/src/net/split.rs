@@ -3,6 +3,7 @@
 use std::error;
 use std::fmt;
 use std::io;
+use std::panic::Location;
 use std::rc::Rc;
 
 use sakia_driver::{BufResult, IoBuf, IoBufMut, RecvBuf, ShutdownHow};
@@ -54,6 +55,8 @@ pub struct OwnedWriteHalf<S: Stream = TcpStream> {
     stream: Rc<S>,
     /// Set while dropping it has to end the sends.
     is_open: bool,
+    /// The place that took the stream apart, which is that of the task that ends the sends.
+    split_at: &'static Location<'static>,
 }
 
 /// The borrowed receiving direction of a connection. See [`TcpStream::split`].
@@ -90,9 +93,13 @@ pub struct WriteHalf<'a, S = TcpStream> {
 }
 
 /// Takes the two directions apart.
+#[track_caller]
 pub(crate) fn into_halves<S: Stream>(stream: S) -> (OwnedReadHalf<S>, OwnedWriteHalf<S>) {
-    let stream = Rc::new(stream);
-    (OwnedReadHalf { stream: Rc::clone(&stream) }, OwnedWriteHalf { stream, is_open: true })
+    let (stream, split_at) = (Rc::new(stream), Location::caller());
+    (
+        OwnedReadHalf { stream: Rc::clone(&stream) },
+        OwnedWriteHalf { stream, is_open: true, split_at },
+    )
 }
 
 impl<S: Stream> OwnedReadHalf<S> {
@@ -188,7 +195,7 @@ impl<S: Stream> Drop for OwnedWriteHalf<S> {
         // refuses: the sends are its parent's to end.
         let stream = Rc::clone(&self.stream);
         let ending = async move { stream.socket().end(ShutdownHow::Sends).await.ok() };
-        local.spawn(ending).detach();
+        local.spawn_at(ending, self.split_at).detach();
     }
 }
 

@@ -293,6 +293,7 @@ impl<'a> Test<'a> {
     /// assert!(matches!(failure.cause, Cause::Deadlock(_)));
     /// println!("{failure}"); // with the command that runs this seed alone
     /// ```
+    #[expect(clippy::result_large_err, reason = "a test fails once")]
     pub fn try_run<F, R>(&self, body: F) -> Result<Summary, Failure>
     where
         F: AsyncFn(SimHandle) -> R,

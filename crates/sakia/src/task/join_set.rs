@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};
+use std::panic::Location;
 use std::pin::{Pin, pin};
 use std::task::{Context, Poll, Waker};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::executor::spawn;
+use crate::executor::spawn_at;
 use crate::join::{JoinError, JoinHandle};
 
 /// Tasks that belong together. Dropping the set aborts those that have not ended.
@@ -155,7 +156,15 @@ impl<T: 'static> JoinSet<T> {
     where
         F: Future<Output = T> + 'static,
     {
-        self.insert(spawn(future));
+        self.spawn_at(future, Location::caller());
+    }
+
+    /// As [`spawn`](JoinSet::spawn), with the place that is shown as the task's.
+    pub(crate) fn spawn_at<F>(&mut self, future: F, spawned_at: &'static Location<'static>)
+    where
+        F: Future<Output = T> + 'static,
+    {
+        self.insert(spawn_at(future, spawned_at));
     }
 
     /// Aborts all tasks. They stay in the set: [`join_next`](Self::join_next) returns each, once its future

@@ -48,6 +48,7 @@ mod mocks;
 mod nesting;
 mod numbers;
 mod pipes;
+mod places;
 mod processes;
 mod readers;
 mod readiness;

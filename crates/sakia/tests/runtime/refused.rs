@@ -387,6 +387,7 @@ pub mod children {
         ("fork_uring", crate::teardown::scene_fork_uring),
         ("fork_poll", crate::teardown::scene_fork_poll),
         ("reused_number", crate::processes::scene_reused_number),
+        ("places", crate::places::scene_places),
     ];
 
     /// Reports that a test proves nothing on this machine. Fails the test instead if `SAKIA_DENY_SKIPS` is

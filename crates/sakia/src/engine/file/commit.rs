@@ -115,6 +115,7 @@ impl GroupCommit {
     ///
     /// # Errors
     /// As `fstat(2)`. `InvalidInput`: the file was opened to append. `ECANCELED`: the engine was stopped.
+    #[track_caller]
     pub fn new(file: File) -> Request<Blocking<Self>> {
         let engine = file.inner.engine.clone();
         let is_remote = engine.shared.mounts.has_file(file.as_fd());
@@ -151,6 +152,7 @@ impl GroupCommit {
     /// # Errors
     /// As for [`File::write_at`], and `WriteZero`: the kernel takes nothing; then it is final. The error of
     /// an earlier failure. `ECANCELED`: the engine was stopped, which is no failure of the file's.
+    #[track_caller]
     pub fn append<T: IoBuf + Send>(&self, buf: T) -> Request<Append<T>> {
         Request::new(Append { group: self.clone(), buf, at: None, done: 0 })
     }

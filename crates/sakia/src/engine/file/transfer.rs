@@ -140,6 +140,7 @@ impl Engine {
     /// assert_eq!((result?, &bytes[..]), (3, &b"ELF"[..]));
     /// # std::io::Result::Ok(())
     /// ```
+    #[track_caller]
     pub fn read_shared<T: IoBufMut + Send>(
         &self,
         file: &Arc<std::fs::File>,
