@@ -26,6 +26,7 @@ use send_wrapper::SendWrapper;
 use slab::Slab;
 
 use crate::environment::Environment;
+use crate::fairness;
 use crate::gate::{Gate, Mail, Runnable};
 use crate::inspect::{Observed, Shared};
 use crate::join::JoinHandle;
@@ -156,18 +157,21 @@ impl Drop for Vacant {
 /// Makes a runtime the current one until dropped; then the previous one is current again.
 pub(crate) struct Entered {
     previous: Option<Rc<Local>>,
+    /// The [count](crate::fairness) of the code that entered it.
+    left: u32,
 }
 
 impl Entered {
     pub(crate) fn new(local: &Rc<Local>) -> Self {
         let previous = set_current(Some(Rc::clone(local)));
-        Self { previous }
+        Self { previous, left: fairness::begin() }
     }
 }
 
 impl Drop for Entered {
     fn drop(&mut self) {
         set_current(self.previous.take());
+        fairness::end(self.left);
     }
 }
 
@@ -270,6 +274,7 @@ where
 
 /// As [`spawn`], for a caller of this crate's user: loops of the library start their tasks for the place that
 /// started the loop.
+#[inline(always)]
 #[track_caller]
 pub(crate) fn spawn_at<F>(
     future: F,

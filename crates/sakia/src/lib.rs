@@ -59,6 +59,7 @@ pub mod engine;
 mod environment;
 mod error;
 mod executor;
+mod fairness;
 pub mod fs;
 mod gate;
 mod group;

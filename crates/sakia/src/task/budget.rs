@@ -21,6 +21,8 @@ use std::task::{Context, Poll, Waker};
 use rustix::process::{Resource as Rlimit, getrlimit};
 use sakia_driver::wake_all;
 
+use crate::fairness;
+
 /// A resource that a budget divides into shares.
 ///
 /// # Examples
@@ -338,7 +340,18 @@ impl Future for Acquire {
         let mut state = this.budget.pool(this.resource).lock();
         let replaced = match this.ticket {
             None if state.try_take(this.amount) => {
+                if fairness::is_due() {
+                    // It is granted, and has its place in the line.
+                    let ticket = state.next;
+                    state.next += 1;
+                    state.granted.insert(ticket);
+                    this.ticket = Some(ticket);
+                    drop(state);
+                    fairness::wake(cx);
+                    return Poll::Pending;
+                }
                 drop(state);
+                fairness::count();
                 return Poll::Ready(this.budget.permit(this.resource, this.amount));
             }
             None => {

@@ -18,6 +18,7 @@ use event_listener::Event;
 use slab::Slab;
 
 use super::wait_until;
+use crate::fairness::counted;
 
 /// Cancels any number of tasks, on any threads. Clones are the same token.
 ///
@@ -174,6 +175,7 @@ impl CancellationToken {
     /// ```
     pub async fn run_until_canceled<F: Future>(&self, future: F) -> Option<F::Output> {
         if self.is_canceled() {
+            counted().await;
             return None;
         }
         let mut future = pin!(future);

@@ -9,6 +9,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::executor::spawn_at;
+use crate::fairness;
 use crate::join::{JoinError, JoinHandle};
 
 /// Tasks that belong together. Dropping the set aborts those that have not ended.
@@ -139,7 +140,14 @@ impl<T> JoinSet<T> {
 
     /// Polls for the next task to end, as [`join_next`](Self::join_next) does.
     pub fn poll_join_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<T, JoinError>>> {
-        self.members.poll_next_unpin(cx)
+        if fairness::lets_others_run(cx) {
+            return Poll::Pending;
+        }
+        let next = self.members.poll_next_unpin(cx);
+        if next.is_ready() {
+            fairness::count();
+        }
+        next
     }
 }
 

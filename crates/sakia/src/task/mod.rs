@@ -15,6 +15,8 @@ mod spawned;
 
 use event_listener::{Event, listener};
 
+use crate::fairness::counted;
+
 pub use budget::{Acquire, Budget, Limits, Permit, Resource};
 pub use cancel::{CancellationToken, DropGuard};
 pub use each::{
@@ -39,6 +41,9 @@ const TURN: usize = 64;
 /// Waits until `is_so` returns true. Code that changes its result must notify the listeners of `event`
 /// afterwards.
 pub(crate) async fn wait_until(event: &Event, is_so: impl Fn() -> bool) {
+    if is_so() {
+        return counted().await;
+    }
     while !is_so() {
         listener!(event => listener);
         // The result may have changed after the check above, before this task listened.

@@ -19,6 +19,7 @@ use std::task::{Context, Poll, Waker};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::TURN;
+use crate::fairness;
 use crate::round::{self, Siblings};
 
 type Child<'env> = Pin<Box<dyn Future<Output = ()> + 'env>>;
@@ -224,8 +225,12 @@ impl<T> Future for ScopedHandle<T> {
     type Output = T;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        if fairness::lets_others_run(cx) {
+            return Poll::Pending;
+        }
         let mut cell = self.cell.borrow_mut();
         if let Some(value) = cell.value.take() {
+            fairness::count();
             return Poll::Ready(value);
         }
         cell.waker.clone_from(cx.waker());

@@ -8,6 +8,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use crate::executor::{Local, current};
+use crate::fairness;
 use crate::time::Instant;
 use crate::time::timers::Timers;
 
@@ -150,6 +151,10 @@ impl Sleep {
     fn start(&mut self, local: &Local, cx: &Context<'_>) -> Poll<()> {
         self.timer = None;
         if self.deadline.since <= local.now() {
+            if fairness::lets_others_run(cx) {
+                return Poll::Pending;
+            }
+            fairness::count();
             self.is_over = true;
             return Poll::Ready(());
         }

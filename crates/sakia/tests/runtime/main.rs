@@ -52,6 +52,7 @@ mod places;
 mod processes;
 mod readers;
 mod readiness;
+mod ready_loops;
 mod refused;
 mod rounds;
 mod shutdown;
