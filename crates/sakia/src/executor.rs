@@ -269,12 +269,16 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    spawn_at(future, Location::caller())
+    let spawned_at = Location::caller();
+    CURRENT.with(|current| match &**current.borrow() {
+        Some(local) => local.spawn_at(future, spawned_at),
+        None => outside(),
+    })
 }
 
 /// As [`spawn`], for a caller of this crate's user: loops of the library start their tasks for the place that
 /// started the loop.
-#[inline(always)]
+/// Its body is not [`spawn`]'s, which would be compiled less well if it called this one.
 #[track_caller]
 pub(crate) fn spawn_at<F>(
     future: F,
