@@ -270,15 +270,20 @@ where
     F::Output: 'static,
 {
     let spawned_at = Location::caller();
-    CURRENT.with(|current| match &**current.borrow() {
-        Some(local) => local.spawn_at(future, spawned_at),
-        None => outside(),
+    CURRENT.with(|current| {
+        let current = current.borrow();
+        match &**current {
+            Some(local) => local.spawn_at(future, spawned_at),
+            None => {
+                drop(current);
+                spawn_late(future, spawned_at)
+            }
+        }
     })
 }
 
 /// As [`spawn`], for a caller of this crate's user: loops of the library start their tasks for the place that
-/// started the loop.
-/// Its body is not [`spawn`]'s, which would be compiled less well if it called this one.
+/// started the loop. Its body is not [`spawn`]'s, which would be compiled less well if it called this one.
 #[track_caller]
 pub(crate) fn spawn_at<F>(
     future: F,
@@ -288,11 +293,27 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    let spawned = CURRENT.with(|current| match &**current.borrow() {
-        Some(local) => Ok(local.spawn_at(future, spawned_at)),
-        None => Err(future),
-    });
-    spawned.unwrap_or_else(|future| make_current().spawn_at(future, spawned_at))
+    CURRENT.with(|current| {
+        let current = current.borrow();
+        match &**current {
+            Some(local) => local.spawn_at(future, spawned_at),
+            None => {
+                drop(current);
+                spawn_late(future, spawned_at)
+            }
+        }
+    })
+}
+
+/// Starts a task on the runtime that it makes for the calling code, which has none.
+#[cold]
+#[track_caller]
+fn spawn_late<F>(future: F, spawned_at: &'static Location<'static>) -> JoinHandle<F::Output>
+where
+    F: Future + 'static,
+    F::Output: 'static,
+{
+    make_current().spawn_at(future, spawned_at)
 }
 
 /// Starts a task on thread number `thread` of the calling thread's runtime, `0..threads`. The future is
