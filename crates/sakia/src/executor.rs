@@ -14,6 +14,7 @@ use std::panic::Location;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
@@ -48,6 +49,10 @@ thread_local! {
     /// The way to make a runtime where one is needed and none is current.
     static MAKE: Cell<Option<Make>> = const { Cell::new(None) };
 }
+
+/// The number of calls in this process that have no runtime yet. Only a hint whether to look at this thread's
+/// variables, which takes users' code a call for each: a task's start must not pay for that.
+static VACANT: AtomicUsize = AtomicUsize::new(0);
 
 /// A way to make the runtime of a call that has none yet, in the process of that call.
 #[derive(Clone, Copy)]
@@ -108,12 +113,25 @@ pub(crate) fn current() -> Rc<Local> {
 #[cold]
 #[track_caller]
 fn make_current() -> Rc<Local> {
-    let Some(Make { make, .. }) = MAKE.get() else {
-        panic!("this needs a runtime: call it within `sakia::block_on` or a task")
-    };
+    let Some(Make { make, .. }) = MAKE.get() else { outside() };
     let local = make();
     set_current(Some(Rc::clone(&local)));
     local
+}
+
+/// Makes a runtime for the calling code if it has none and may have one.
+#[cold]
+#[track_caller]
+fn need_current() {
+    if CURRENT_REMOTE.get().is_null() {
+        make_current();
+    }
+}
+
+#[cold]
+#[track_caller]
+fn outside() -> ! {
+    panic!("this needs a runtime: call it within `sakia::block_on` or a task")
 }
 
 /// Calls `f` with the runtime that the calling code runs in. `None` outside of one.
@@ -136,6 +154,7 @@ pub(crate) fn tell_results() {
 /// No runtime is current until one is needed, which `make` makes then. When this is dropped, the previous one
 /// is current again.
 pub(crate) struct Vacant {
+    is_counted: Cell<bool>,
     previous: Option<Rc<Local>>,
     previous_make: Option<Make>,
 }
@@ -143,12 +162,22 @@ pub(crate) struct Vacant {
 impl Vacant {
     pub(crate) fn new(make: fn() -> Rc<Local>) -> Self {
         let make = Make { process: Process::current(), make };
-        Self { previous: set_current(None), previous_make: MAKE.replace(Some(make)) }
+        let (previous, previous_make) = (set_current(None), MAKE.replace(Some(make)));
+        VACANT.fetch_add(1, Ordering::Relaxed);
+        Self { is_counted: Cell::new(true), previous, previous_make }
+    }
+
+    /// To be called when a runtime was made.
+    pub(crate) fn is_filled(&self) {
+        if self.is_counted.replace(false) {
+            VACANT.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 }
 
 impl Drop for Vacant {
     fn drop(&mut self) {
+        self.is_filled();
         MAKE.set(self.previous_make);
         set_current(self.previous.take());
     }
@@ -270,15 +299,12 @@ where
     F::Output: 'static,
 {
     let spawned_at = Location::caller();
-    CURRENT.with(|current| {
-        let current = current.borrow();
-        match &**current {
-            Some(local) => local.spawn_at(future, spawned_at),
-            None => {
-                drop(current);
-                spawn_late(future, spawned_at)
-            }
-        }
+    if VACANT.load(Ordering::Relaxed) > 0 {
+        need_current();
+    }
+    CURRENT.with(|current| match &**current.borrow() {
+        Some(local) => local.spawn_at(future, spawned_at),
+        None => outside(),
     })
 }
 
@@ -293,27 +319,13 @@ where
     F: Future + 'static,
     F::Output: 'static,
 {
-    CURRENT.with(|current| {
-        let current = current.borrow();
-        match &**current {
-            Some(local) => local.spawn_at(future, spawned_at),
-            None => {
-                drop(current);
-                spawn_late(future, spawned_at)
-            }
-        }
+    if VACANT.load(Ordering::Relaxed) > 0 {
+        need_current();
+    }
+    CURRENT.with(|current| match &**current.borrow() {
+        Some(local) => local.spawn_at(future, spawned_at),
+        None => outside(),
     })
-}
-
-/// Starts a task on the runtime that it makes for the calling code, which has none.
-#[cold]
-#[track_caller]
-fn spawn_late<F>(future: F, spawned_at: &'static Location<'static>) -> JoinHandle<F::Output>
-where
-    F: Future + 'static,
-    F::Output: 'static,
-{
-    make_current().spawn_at(future, spawned_at)
 }
 
 /// Starts a task on thread number `thread` of the calling thread's runtime, `0..threads`. The future is

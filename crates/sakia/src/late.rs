@@ -102,17 +102,19 @@ struct Late {
     /// The runtime that was made for an outer call, which has not taken it yet.
     outer: Option<Runtime>,
     /// Dropped last.
-    _vacant: Vacant,
+    vacant: Vacant,
 }
 
 impl Late {
     fn new() -> Self {
-        Self { _vacant: Vacant::new(make), outer: MADE.take() }
+        Self { vacant: Vacant::new(make), outer: MADE.take() }
     }
 
     /// Returns the runtime that was made for this call, once.
     fn take(&self) -> Option<Runtime> {
-        MADE.take()
+        let made = MADE.take()?;
+        self.vacant.is_filled();
+        Some(made)
     }
 }
 
