@@ -11,7 +11,7 @@ use std::{env, fs, io};
 
 use crate::refused::children::announce_skip;
 
-/// Lines that compile.
+/// Lines that compile, with the same tokio as the library's.
 const GOOD: &str = r#"
     pub async fn literals(mut stream: TcpStream) { stream.write_all(b"bytes").await.value().unwrap() }
     pub async fn texts(mut stream: TcpStream) { stream.write_all(Rc::<str>::from("text")).await.0.unwrap() }
@@ -24,6 +24,7 @@ const GOOD: &str = r#"
         let listener = timeout(Duration::MAX, TcpListener::bind("[::1]:0")).await??;
         Ok(serve(listener, ServeOptions::new(), async |_: TcpStream, _| io::Result::Ok(())).await?)
     }
+    pub fn reads(from: TcpStream) -> impl tokio::io::AsyncRead { sakia::compat::Compat::unbuffered(from) }
     pub fn sends() -> impl Send { async { sakia::spawn(sakia::fs::read("file")).await.unwrap() } }
 "#;
 
