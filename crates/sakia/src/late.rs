@@ -6,6 +6,7 @@
 
 use std::cell::RefCell;
 use std::future::Future;
+use std::mem::ManuallyDrop;
 use std::pin::pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -17,8 +18,10 @@ use crate::runtime::{Runtime, refuse_nesting};
 use crate::trace::{PollRun, flush, is_on};
 
 thread_local! {
-    /// The runtime that was made for the innermost call, which has not taken it yet.
-    static MADE: RefCell<Option<Runtime>> = const { RefCell::new(None) };
+    /// The runtime that was made for the innermost call, which has not taken it yet. It has no destructor, so
+    /// that destructors of other variables of the thread may call [`block_on`]; each call leaves it empty.
+    static MADE: RefCell<ManuallyDrop<Option<Runtime>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Runs a future on a runtime of its own, which is made when the future first needs one.
@@ -93,8 +96,12 @@ fn new_runtime() -> Runtime {
 fn make() -> Rc<Local> {
     let runtime = new_runtime();
     let local = Rc::clone(&runtime.local);
-    MADE.set(Some(runtime));
+    replace(Some(runtime));
     local
+}
+
+fn replace(made: Option<Runtime>) -> Option<Runtime> {
+    ManuallyDrop::into_inner(MADE.replace(ManuallyDrop::new(made)))
 }
 
 /// The state of the thread during a call: it has no runtime until it needs one.
@@ -107,12 +114,12 @@ struct Late {
 
 impl Late {
     fn new() -> Self {
-        Self { vacant: Vacant::new(make), outer: MADE.take() }
+        Self { vacant: Vacant::new(make), outer: replace(None) }
     }
 
     /// Returns the runtime that was made for this call, once.
     fn take(&self) -> Option<Runtime> {
-        let made = MADE.take()?;
+        let made = replace(None)?;
         self.vacant.is_filled();
         Some(made)
     }
@@ -121,7 +128,7 @@ impl Late {
 impl Drop for Late {
     fn drop(&mut self) {
         // The end of the one runs users' code, and may be by a panic.
-        drop(MADE.replace(self.outer.take()));
+        drop(replace(self.outer.take()));
     }
 }
 
@@ -222,10 +229,35 @@ mod tests {
             };
             catch_unwind(AssertUnwindSafe(|| block_on(panics))).unwrap_err();
             assert!(!is_within() && !has_runtime());
-            assert!(MADE.take().is_none());
+            assert!(replace(None).is_none());
         }
         assert!(catch_unwind(|| block_on(async { block_on(async {}) })).is_err());
         assert!(!is_within());
+    }
+
+    #[test]
+    fn a_variable_of_the_thread_may_call_it_at_its_end() {
+        struct Calls;
+
+        impl Drop for Calls {
+            fn drop(&mut self) {
+                block_on(async {});
+                block_on(async { sleep(Duration::ZERO).await });
+            }
+        }
+
+        thread_local!(static CALLS: Calls = const { Calls });
+        // Variables are destroyed in the order in which they were first used, or the other way around.
+        for is_used_first in [false, true] {
+            let thread = thread::spawn(move || {
+                if is_used_first {
+                    block_on(async { sleep(Duration::ZERO).await });
+                }
+                CALLS.with(|_| ());
+                block_on(async { sleep(Duration::ZERO).await });
+            });
+            thread.join().unwrap();
+        }
     }
 
     /// Its own values are dropped while their runtime is there.
