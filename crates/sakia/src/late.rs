@@ -214,6 +214,7 @@ mod tests {
             let mine = try_current().unwrap();
             block_on_nested(sleep(Duration::ZERO));
             assert!(Rc::ptr_eq(&mine, &try_current().unwrap()));
+            assert!(MADE.with_borrow(|made| made.is_some()));
             later.await;
         });
     }

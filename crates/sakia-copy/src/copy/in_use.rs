@@ -239,7 +239,13 @@ mod tests {
         let (unfinished, id) = (Unfinished::default(), Id::of(&status()));
         std::thread::scope(|scope| {
             let creating = unfinished.create();
-            let has = scope.spawn(|| unfinished.has(id));
+            let (begins, begun) = std::sync::mpsc::channel();
+            let unfinished = &unfinished;
+            let has = scope.spawn(move || {
+                begins.send(()).unwrap();
+                unfinished.has(id)
+            });
+            begun.recv().unwrap();
             std::thread::sleep(std::time::Duration::from_millis(20));
             unfinished.add(id);
             drop(creating);

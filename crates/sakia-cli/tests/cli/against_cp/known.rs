@@ -363,28 +363,26 @@ pub const KNOWN_RARE: &[Known] = &[
         "who may not write to an entry of his own sets attributes of it nevertheless; cp loses them",
         |tried, difference| {
             let is = |tree: &Tree| tree.get(&difference.path).map(|is| is.attributes.len());
+            let gives_list = |is: &Facts| {
+                is.kind == 'd' && is.attributes.contains_key("system.posix_acl_default")
+            };
+            // The umask or an inherited list takes that right from a new file.
+            let new_may_write =
+                tried.case.mask & 0o200 == 0 && !tried.before.values().any(gives_list);
             let may_write = match tried.before.get(&difference.path) {
                 Some(was) if was.kind == 'd' => {
                     was.mode & 0o200 != 0 || was.owner.0 != tried.case.user
                 }
                 Some(_) => true,
-                // The umask or an inherited list takes that right from a new file.
-                None => {
-                    let gives_list = |is: &Facts| {
-                        is.kind == 'd' && is.attributes.contains_key("system.posix_acl_default")
-                    };
-                    tried.case.mask & 0o200 == 0 && !tried.before.values().any(gives_list)
-                }
+                None => new_may_write,
             };
             let is_told = ["success", "blame"].contains(&difference.of)
                 && tried.ours.succeeded
                 && tried.theirs.said.contains("setting attribute")
                 && tried.theirs.said.contains("Permission denied");
-            tried.case.user != 0
-                && !may_write
-                && (is_told
-                    || difference.of == "attributes"
-                        && is(&tried.ours.tree) > is(&tried.theirs.tree))
+            let has_more =
+                difference.of == "attributes" && is(&tried.ours.tree) > is(&tried.theirs.tree);
+            tried.case.user != 0 && (!new_may_write && is_told || !may_write && has_more)
         },
     ),
     (
