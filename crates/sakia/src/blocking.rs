@@ -10,6 +10,10 @@
 //! starts is slowed down to the pool's pace. [`Pool::try_spawn`] refuses instead. Dropping the handle of work
 //! that it still holds puts the work in the queue beyond the bound: detached work always runs.
 //!
+//! The end of a runtime waits for the code that [`spawn_blocking`] has started there. Code that may block for
+//! ever, such as the open of a FIFO, would hold up that end: it belongs on the [shared] pool, or on one of
+//! its own, for which nothing waits.
+//!
 //! A forked child has none of a pool's threads. The shared pool is one for each process, and a child's runs
 //! all that the child starts. A [`Pool`] that its parent has made runs nothing there: handles of work on it
 //! resolve to an error that says so, unless the work had ended before the fork.
@@ -32,21 +36,29 @@ use sakia_driver::lanes;
 use sakia_ring::PerProcess;
 use sakia_trace::start_thread;
 
-use crate::executor::try_current;
+use crate::executor::{try_current, with_current};
 use crate::gate::{Gate, Work};
 use crate::join::{JoinError, JoinHandle};
+use crate::unfinished::{Claim, Unfinished};
 
-/// Runs code that blocks on a thread of the pool that the whole process shares: at most 64 threads,
+/// Runs code that blocks on a thread of the pool that the whole process shares: at most 512 threads,
 /// which end after 10 seconds without work, and 1024 in the queue.
 ///
 /// A panic in `f` is contained, and the handle resolves to it. A panic in the destructor of a result that is
-/// never taken is contained too, and not reported. Dropping the handle lets `f` go on. Running code cannot be
-/// stopped from outside; the process does not wait for it when it exits.
+/// never taken is contained too, and not reported. Dropping the handle lets `f` go on.
+///
+/// `f` is finished: the runtime whose code called this waits for it when it ends, after its tasks, even if
+/// `f` waits in the queue then; [`Builder::blocking_timeout`](crate::runtime::Builder::blocking_timeout)
+/// limits that wait. Without a runtime the call of [`block_on`](crate::block_on) waits that this runs in, and
+/// so they do for closures that `f` itself starts. Elsewhere, on a thread of another executor for one,
+/// nothing waits. Running code cannot be stopped from outside: code that may block for ever belongs on the
+/// [`shared`] pool.
 ///
 /// See the [module](self) for the behavior when the queue is full.
 ///
+/// # Simulation
 /// On the [simulated kernel](crate::sim) `f` runs on the calling thread, as a task, so that each run is the
-/// same.
+/// same. It does not run if the runtime ends before.
 ///
 /// # Examples
 /// ```
@@ -65,8 +77,29 @@ where
         Some(local) if !local.environment.has_threads() => {
             local.spawn_at(async move { f() }, Location::caller()).into()
         }
-        _ => shared_pool().spawn(f),
+        _ => shared().spawn_finished(f),
     }
+}
+
+/// Returns the pool that [`spawn_blocking`] uses, and the whole process shares. Nothing waits for what
+/// [`Pool::spawn`] runs on it: if it has not ended when the process does, it is lost.
+///
+/// # Examples
+/// An open that waits until another process opens the FIFO, too:
+/// ```
+/// # let path = std::env::temp_dir().join(format!("sakia-shared-{}", std::process::id()));
+/// # rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR)?;
+/// # let fifo = path.clone();
+/// let opened = sakia::blocking::shared().spawn(|| std::fs::File::open(fifo));
+/// // Ends at once, whether another process comes or not.
+/// let timeout = std::time::Duration::from_millis(1);
+/// assert!(sakia::block_on(sakia::time::timeout(timeout, opened)).is_err());
+/// # std::fs::remove_file(path)?;
+/// # std::io::Result::Ok(())
+/// ```
+pub fn shared() -> &'static Pool {
+    static POOL: PerProcess<Pool> = PerProcess::new();
+    POOL.get_or_init(|| Pool::builder().build())
 }
 
 /// Returns the state and the counters of the process's shared pool.
@@ -78,12 +111,7 @@ where
 /// assert!(sakia::blocking::statistics().completed > before);
 /// ```
 pub fn statistics() -> Statistics {
-    shared_pool().statistics()
-}
-
-pub(crate) fn shared_pool() -> &'static Pool {
-    static POOL: PerProcess<Pool> = PerProcess::new();
-    POOL.get_or_init(|| Pool::builder().build())
+    shared().statistics()
 }
 
 /// Options of a [`Pool`].
@@ -98,7 +126,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the maximum number of threads, at least 1. Without this call 64.
+    /// Sets the maximum number of threads, at least 1. Without this call 512.
     ///
     /// # Examples
     /// See [`Pool`](Pool#examples).
@@ -138,7 +166,8 @@ impl Builder {
 
 /// Threads for code that blocks.
 ///
-/// Dropping it lets its threads finish the queued work, without waiting for them, and end.
+/// Dropping it lets its threads finish the queued work, without waiting for them, and end. The end of a
+/// runtime does not wait for them either.
 ///
 /// # Examples
 /// ```
@@ -202,6 +231,14 @@ struct Job {
     work: Work,
     /// Its place in the queue; none if it went in beyond the bound.
     room: Option<SemaphoreGuardArc>,
+    /// Makes an end wait for it.
+    claim: Option<Claim>,
+}
+
+impl Job {
+    fn new(work: Work, room: Option<SemaphoreGuardArc>, owner: Option<Arc<Unfinished>>) -> Self {
+        Self { work, room, claim: owner.map(Unfinished::claim) }
+    }
 }
 
 impl Pool {
@@ -210,14 +247,36 @@ impl Pool {
     /// # Examples
     /// See [`Pool`](Pool#examples).
     pub fn builder() -> Builder {
-        Builder { threads: 64, queue: 1024, idle: Duration::from_secs(10) }
+        Builder { threads: 512, queue: 1024, idle: Duration::from_secs(10) }
     }
 
-    /// Runs `f` on this pool; otherwise as [`spawn_blocking`].
+    /// Runs `f` on this pool; otherwise as [`spawn_blocking`], but nothing waits for it at the end.
     ///
     /// # Examples
     /// See [`Pool`](Pool#examples).
+    #[track_caller]
     pub fn spawn<F, T>(&self, f: F) -> BlockingHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        self.spawn_for(None, f)
+    }
+
+    /// As [`spawn`](Self::spawn), for work that the end of the calling code's runtime waits for.
+    #[track_caller]
+    pub(crate) fn spawn_finished<F, T>(&self, f: F) -> BlockingHandle<T>
+    where
+        F: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let its = with_current(|local| Arc::clone(&local.shown.closures));
+        let its = its.or_else(Unfinished::outside).filter(|its| its.is_intact());
+        self.spawn_for(its, f)
+    }
+
+    #[track_caller]
+    fn spawn_for<F, T>(&self, owner: Option<Arc<Unfinished>>, f: F) -> BlockingHandle<T>
     where
         F: FnOnce() -> T + Send + 'static,
         T: Send + 'static,
@@ -227,11 +286,11 @@ impl Pool {
         // A handle that holds the work of a parent's pool resolves to an error.
         let room = if self.is_intact() { self.room.try_acquire_arc() } else { None };
         match room {
-            Some(room) => push(&self.threads, Job { work, room: Some(room) }),
+            Some(room) => push(&self.threads, Job::new(work, Some(room), owner)),
             None => {
                 let threads = self.threads.clone();
                 let room = Box::pin(self.room.acquire_arc());
-                *handle.held_mut() = Some(Held { threads, room, work });
+                *handle.held_mut() = Some(Held { threads, room, work, owner });
             }
         }
         handle
@@ -260,7 +319,7 @@ impl Pool {
         }
         let Some(room) = self.room.try_acquire_arc() else { return Err(f) };
         let (work, join) = prepare(&self.threads, f);
-        push(&self.threads, Job { work, room: Some(room) });
+        push(&self.threads, Job::new(work, Some(room), None));
         Ok(join.into())
     }
 
@@ -358,8 +417,9 @@ impl lanes::Worker for Worker {
     }
 
     /// Performs a job. Only a waker can panic here.
-    fn perform(_: &Threads, _: usize, Job { work, room }: Job) {
+    fn perform(_: &Threads, _: usize, Job { work, room, claim }: Job) {
         drop(room); // may wake the task that waits for it
+        let _entered = claim.as_ref().map(Claim::enter);
         work.run();
     }
 
@@ -390,6 +450,8 @@ struct Held {
     threads: Threads,
     room: Pin<Box<AcquireArc>>,
     work: Work,
+    /// Waits for it from its entry into the queue on. Before that it may never get there.
+    owner: Option<Arc<Unfinished>>,
 }
 
 impl Held {
@@ -467,8 +529,8 @@ impl<T> Future for BlockingHandle<T> {
                 return Poll::Ready(Err(JoinError::forked()));
             }
             let Poll::Ready(room) = held.room.as_mut().poll(cx) else { return Poll::Pending };
-            if let Some(Held { threads, work, .. }) = self.held_mut().take() {
-                push(&threads, Job { work, room: Some(room) });
+            if let Some(Held { threads, work, owner, .. }) = self.held_mut().take() {
+                push(&threads, Job::new(work, Some(room), owner));
             }
         }
         Pin::new(&mut self.join).poll(cx)
@@ -479,8 +541,8 @@ impl<T> Drop for BlockingHandle<T> {
     fn drop(&mut self) {
         let Some(held) = self.held_mut().take() else { return };
         if held.threads.process().is_intact() {
-            let Held { threads, work, .. } = held;
-            push(&threads, Job { work, room: None });
+            let Held { threads, work, owner, .. } = held;
+            push(&threads, Job::new(work, None, owner));
         } else {
             held.discard();
         }

@@ -16,6 +16,7 @@ use crate::executor::{Local, Vacant};
 use crate::parked;
 use crate::runtime::{Runtime, refuse_nesting};
 use crate::trace::{PollRun, flush, is_on};
+use crate::unfinished::OfCall;
 
 thread_local! {
     /// The runtime that was made for the innermost call, which has not taken it yet. It has no destructor, so
@@ -24,7 +25,8 @@ thread_local! {
         const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
-/// Runs a future on a runtime of its own, which is made when the future first needs one.
+/// Runs a future on a runtime of its own, which is made when the future first needs one. Before it returns,
+/// it waits for the code that [`spawn_blocking`](crate::spawn_blocking) has started there.
 ///
 /// # Panics
 /// When it needs one and none can be built: see [`Builder::build`](crate::Builder::build). Within a runtime:
@@ -108,13 +110,15 @@ fn replace(made: Option<Runtime>) -> Option<Runtime> {
 struct Late {
     /// The runtime that was made for an outer call, which has not taken it yet.
     outer: Option<Runtime>,
-    /// Dropped last.
     vacant: Vacant,
+    /// Dropped last: waits.
+    _closures: OfCall,
 }
 
 impl Late {
     fn new() -> Self {
-        Self { vacant: Vacant::new(make), outer: replace(None) }
+        let (outer, vacant) = (replace(None), Vacant::new(make));
+        Self { outer, vacant, _closures: OfCall::new() }
     }
 
     /// Returns the runtime that was made for this call, once.

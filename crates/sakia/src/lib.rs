@@ -85,6 +85,7 @@ pub mod sim;
 mod task;
 pub mod time;
 pub mod trace;
+mod unfinished;
 mod yielding;
 
 pub use blocking::{BlockingHandle, spawn_blocking};

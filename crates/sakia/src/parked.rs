@@ -1,7 +1,9 @@
 //! Threads that park until a future can go on.
 
+use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Wake, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 
 /// Wakes a thread that is parked.
@@ -20,4 +22,18 @@ impl Wake for Unpark {
 /// Returns a waker that unparks the calling thread.
 pub(crate) fn waker() -> Waker {
     Waker::from(Arc::new(Unpark(thread::current())))
+}
+
+/// Blocks a plain thread until a future is ready. It also works in destructors of thread-locals, where
+/// `pollster` and similar crates panic, since they keep their wakers in a thread-local.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = pin!(future);
+    let waker = waker();
+    let mut cx = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+            return output;
+        }
+        thread::park();
+    }
 }

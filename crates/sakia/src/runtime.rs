@@ -32,6 +32,7 @@ use crate::settings::Configuration;
 #[cfg(feature = "sim")]
 use crate::sim::Watch;
 use crate::trace::PollRun;
+use crate::unfinished::AtEnd;
 
 /// Options of a runtime.
 ///
@@ -53,6 +54,7 @@ pub struct Builder {
     bypass: Bypass,
     streams: Option<Streams>,
     spin: Duration,
+    blocking_timeout: Option<Duration>,
     pub(crate) virtual_time: bool,
     watching: Watching,
     /// The settings made by calls, by the names of the methods.
@@ -80,6 +82,7 @@ impl Default for Builder {
             bypass,
             streams: None,
             spin,
+            blocking_timeout: None,
             virtual_time: false,
             watching: Watching::default(),
             given: Vec::new(),
@@ -257,6 +260,28 @@ impl Builder {
         self.note("streams")
     }
 
+    /// Sets the longest time for which the end of the runtime waits for the code that
+    /// [`spawn_blocking`](crate::spawn_blocking) has started. What runs longer goes on, and is lost when the
+    /// process ends. Without this call the end waits until all has ended. It says nothing of an
+    /// [engine](Builder::build_engine), whose end waits for none.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let timeout = Duration::from_millis(10);
+    /// let runtime = sakia::Runtime::builder().blocking_timeout(timeout).build()?;
+    /// let hour = || std::thread::sleep(Duration::from_secs(3600));
+    /// runtime.block_on(async { sakia::spawn_blocking(hour).detach() });
+    /// drop(runtime); // takes 10 ms
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[must_use]
+    pub fn blocking_timeout(mut self, timeout: Duration) -> Self {
+        self.blocking_timeout = Some(timeout);
+        self.note("blocking_timeout")
+    }
+
     fn note(mut self, name: &'static str) -> Self {
         self.given.push(name);
         self
@@ -344,6 +369,10 @@ impl Builder {
         self.spin
     }
 
+    pub(crate) fn longest_blocking(&self) -> Option<Duration> {
+        self.blocking_timeout
+    }
+
     /// Has the thread show its state and measure latencies, as far as these are switched on.
     fn show(&self, local: &Local, thread: usize) {
         if self.measures_latencies() {
@@ -421,6 +450,8 @@ impl Builder {
         let policy = this.policy()?;
         let (remotes, shown) = (this.remotes(), inspect::Shared::new(this.threads));
         let (local, choice) = this.local(policy, 0, Arc::clone(&remotes), Arc::clone(&shown))?;
+        let at_end =
+            AtEnd { closures: Arc::clone(&shown.closures), timeout: this.blocking_timeout };
         let this = Arc::new(this);
         shown.configure(Configuration::new(Arc::clone(&this), &choice));
         let mut runtime = Runtime {
@@ -430,6 +461,7 @@ impl Builder {
             threads: Vec::new(),
             #[cfg(feature = "sim")]
             watch: None,
+            _at_end: at_end,
         };
         for thread in 1..this.threads {
             // An error drops the runtime, which ends the threads started so far.
@@ -463,8 +495,15 @@ impl Builder {
         local.driver.set_bypass(this.bypass.clone());
         this.show(&local, 0);
         local.shown.configure(Configuration::new(Arc::new(this), &choice));
-        let watch = Some(Watch::new(kernel));
-        Ok(Runtime { local, choice, no_choice: OnceCell::new(), threads: Vec::new(), watch })
+        let at_end = AtEnd { closures: Arc::clone(&local.shown.closures), timeout: None };
+        Ok(Runtime {
+            local,
+            choice,
+            no_choice: OnceCell::new(),
+            threads: Vec::new(),
+            watch: Some(Watch::new(kernel)),
+            _at_end: at_end,
+        })
     }
 }
 
@@ -643,7 +682,8 @@ impl Drop for EndTasks<'_> {
 /// Runs tasks and their I/O on the thread that built it.
 ///
 /// Dropping it ends its tasks, cancels their operations, and waits for the kernel to give their memory
-/// back, at most for a second.
+/// back, at most for a second. Then it waits for the code that [`spawn_blocking`](crate::spawn_blocking) has
+/// started, at most for its [`blocking_timeout`](Builder::blocking_timeout).
 ///
 /// # Examples
 /// ```
@@ -668,6 +708,8 @@ pub struct Runtime {
     /// The waits of each task; on the simulated kernel only.
     #[cfg(feature = "sim")]
     pub(crate) watch: Option<Watch>,
+    /// Declared last: blocking code may wait for what tasks and operations hold.
+    _at_end: AtEnd,
 }
 
 /// # Panics

@@ -42,12 +42,15 @@ fn settings(builder: &Builder, choice: Option<&Choice>) -> Vec<Setting> {
         Bypass::Never => "never",
         Bypass::Rules(_) => "rules",
     };
+    let blocking_timeout =
+        builder.longest_blocking().map_or("none".to_owned(), |longest| format!("{longest:?}"));
     let mut settings = vec![
         set("backend", asked, Some(backend)),
         set("threads", builder.thread_count().to_string(), None),
         set("bypass", bypass.to_owned(), None),
         set("streams", builder.streams_in_force().name().to_owned(), None),
         set("spin", format!("{:?}", builder.spin_time()), None),
+        set("blocking_timeout", blocking_timeout, None),
         set("virtual_time", builder.virtual_time.to_string(), None),
         set("inspection", builder.is_inspected().to_string(), None),
         set("latencies", builder.measures_latencies().to_string(), None),

@@ -111,7 +111,7 @@ async fn waiting<T: Send + 'static>(
     fiber: &Fiber<Copy>,
     call: impl FnOnce() -> sys::Result<T> + Send + 'static,
 ) -> io::Result<T> {
-    match fiber.unless_stopped(sakia::spawn_blocking(call)).await? {
+    match fiber.unless_stopped(sakia::blocking::shared().spawn(call)).await? {
         Ok(result) => Ok(result?),
         Err(error) => Err(io::Error::other(error.resume_panic())),
     }

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use rustix::fs::FileType;
-use sakia::Permit;
 use sakia::fs::AlignedBuf;
+use sakia::{Permit, blocking};
 
 use super::frame::{BATCH_BYTES, Frame, List};
 use super::parts::Pending;
@@ -120,13 +120,13 @@ impl<J: Job> Fiber<J> {
     }
 
     /// Makes a slow call on a thread of the pool, unless the work is stopped; in place if there are no
-    /// threads for it.
+    /// threads for it. Nothing waits for a call that is given up: its file system may never answer.
     pub(crate) async fn on_pool<T, F>(&self, call: F) -> io::Result<T>
     where
         T: Send + 'static,
         F: Fn() -> sys::Result<T> + Clone + Send + 'static,
     {
-        let made = self.unless_stopped(sakia::spawn_blocking(call.clone())).await?;
+        let made = self.unless_stopped(blocking::shared().spawn(call.clone())).await?;
         Ok(made.unwrap_or_else(|error| {
             error.resume_panic();
             call()

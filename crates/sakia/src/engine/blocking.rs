@@ -8,7 +8,7 @@ use sakia_ring::PerProcess;
 
 use super::Engine;
 use super::request::{Attempt, Call, Request};
-use crate::blocking::{BlockingHandle, Pool, shared_pool};
+use crate::blocking::{BlockingHandle, Pool, shared};
 use crate::join::JoinError;
 
 /// Threads for calls that depend on another machine or process, which may never answer.
@@ -18,7 +18,17 @@ const REMOTE_THREADS: usize = 64;
 pub struct Blocking<T> {
     engine: Engine,
     calls: Box<dyn Calls<T>>,
-    is_remote: bool,
+    kind: Kind,
+}
+
+/// Decides where calls run, and what waits for them.
+enum Kind {
+    /// Code of the caller: the end of the caller's runtime waits for it.
+    Code,
+    /// Calls of the library, which may block for ever.
+    Call,
+    /// The same, on the pool for calls that a server answers.
+    RemoteCall,
 }
 
 /// System calls that may block.
@@ -42,8 +52,8 @@ impl<T, F: FnOnce() -> io::Result<T> + Send> Calls<T> for Code<F> {
 }
 
 impl Engine {
-    /// Runs code that blocks on a thread of the pool that [`spawn_blocking`](crate::spawn_blocking) uses; and
-    /// on the calling thread when it is [waited](Request::wait) for.
+    /// Runs code that blocks as [`spawn_blocking`](crate::spawn_blocking) does; and on the calling thread when
+    /// it is [waited](Request::wait) for.
     ///
     /// # Errors
     /// Those of `f`. `ECANCELED`: the engine was stopped. `EAGAIN`: the machine has no thread for it.
@@ -62,18 +72,18 @@ impl Engine {
         &self,
         f: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Request<Blocking<T>> {
-        self.block_on_pool(Code(f), false)
+        Request::new(Blocking { engine: self.clone(), calls: Box::new(Code(f)), kind: Kind::Code })
     }
 
-    /// Runs calls as [`spawn_blocking`](Engine::spawn_blocking) does; calls that a server answers run on
-    /// threads where they delay nothing else.
+    /// Runs calls on a thread of a pool; calls that a server answers where they delay nothing else.
     #[track_caller]
     pub(super) fn block_on_pool<T: Send + 'static>(
         &self,
         calls: impl Calls<T> + 'static,
         is_remote: bool,
     ) -> Request<Blocking<T>> {
-        Request::new(Blocking { engine: self.clone(), calls: Box::new(calls), is_remote })
+        let kind = if is_remote { Kind::RemoteCall } else { Kind::Call };
+        Request::new(Blocking { engine: self.clone(), calls: Box::new(calls), kind })
     }
 }
 
@@ -114,13 +124,17 @@ impl<T: Send + 'static> Call for Blocking<T> {
             Ok(pass) => pass,
             Err(error) => return Err((self, error)),
         };
-        let pool = if self.is_remote { remote_pool() } else { shared_pool() };
         let calls = self.calls;
-        Ok(pool.spawn(move || {
+        let call = move || {
             let result = calls.block();
             drop(pass);
             result
-        }))
+        };
+        Ok(match self.kind {
+            Kind::Code => shared().spawn_finished(call),
+            Kind::Call => shared().spawn(call),
+            Kind::RemoteCall => remote_pool().spawn(call),
+        })
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {

@@ -47,12 +47,12 @@ use self::gate::{Gate, Pass};
 pub use self::many::Many;
 use self::mounts::Mounts;
 pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
-use self::request::block_on;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
 use crate::executor::{current, is_current, spawn_to, tell_results};
 use crate::inspect::{self, Inspector};
 use crate::join::{JoinError, JoinHandle};
+use crate::parked::block_on;
 use crate::remote::Remote;
 use crate::runtime::{Builder, Started, Thread};
 
@@ -63,10 +63,10 @@ pub mod __private {
     pub use sakia_ring::PerProcess;
 
     pub use super::now::{Ways, is_in_memory};
-    pub use super::request::block_on;
     pub use crate::error::copy_error;
     pub use crate::halves::{Half, Halves};
     pub use crate::io::transfer::repeated;
+    pub use crate::parked::block_on;
 }
 
 /// Does file operations for all threads of a process. Clones are the same engine.

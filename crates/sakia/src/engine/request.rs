@@ -3,14 +3,13 @@
 use std::future::Future;
 use std::io;
 use std::panic::Location;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::thread;
 
 use super::Engine;
 use crate::blocking::BlockingHandle;
 use crate::join::JoinError;
-use crate::parked;
+use crate::parked::block_on;
 
 /// An operation that an engine can perform. Implemented by its own types only.
 pub trait Call: Sized + Send + 'static {
@@ -225,19 +224,5 @@ impl<C: Call> Drop for Request<C> {
         if let State::Submitted(submitted) = &mut self.state {
             submitted.abort();
         }
-    }
-}
-
-/// Blocks a plain thread until a future is ready. It also works in destructors of thread-locals, where
-/// `pollster` and similar crates panic, since they keep their wakers in a thread-local.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = parked::waker();
-    let mut cx = Context::from_waker(&waker);
-    loop {
-        if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-            return output;
-        }
-        thread::park();
     }
 }

@@ -12,6 +12,7 @@ use sakia_ring::Process;
 
 use super::{Inspection, Operation, Setting, ThreadInspection};
 use crate::executor::{Local, current, with_current};
+use crate::unfinished::Unfinished;
 
 /// Looks at a runtime from any thread; see [`inspect`](crate::inspect). Clones look at the same one.
 ///
@@ -65,6 +66,8 @@ pub(crate) struct Shared {
     /// By thread number. Empty until the thread has a driver.
     threads: Box<[OnceLock<Shown>]>,
     configuration: OnceLock<Box<dyn Configured>>,
+    /// The blocking code that the runtime has started.
+    pub(crate) closures: Arc<Unfinished>,
 }
 
 /// The settings of a runtime, which its builder knows.
@@ -84,7 +87,7 @@ struct Shown {
 impl Shared {
     pub(crate) fn new(threads: usize) -> Arc<Self> {
         let threads = (0..threads).map(|_| OnceLock::new()).collect();
-        Arc::new(Self { threads, configuration: OnceLock::new() })
+        Arc::new(Self { threads, configuration: OnceLock::new(), closures: Arc::default() })
     }
 
     /// Registers the calling thread under this number.
@@ -108,6 +111,7 @@ impl Shared {
         Inspection {
             threads: threads.collect(),
             configuration: self.configuration.get().map(|its| its.settings()).unwrap_or_default(),
+            closures: self.closures.count(),
         }
     }
 }

@@ -81,6 +81,9 @@ pub struct Inspection {
     pub threads: Vec<ThreadInspection>,
     /// Every setting in force, with the origin of its value and the value that the kernel granted.
     pub configuration: Vec<Setting>,
+    /// Closures of [`spawn_blocking`](crate::spawn_blocking) that have not ended: the end of the runtime waits
+    /// for them.
+    pub closures: usize,
 }
 
 /// A snapshot of one thread.

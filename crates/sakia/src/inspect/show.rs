@@ -184,6 +184,9 @@ impl fmt::Display for Inspection {
         for setting in &self.configuration {
             writeln!(f, "{setting}")?;
         }
+        if self.closures > 0 {
+            writeln!(f, "closures of spawn_blocking that have not ended: {}", self.closures)?;
+        }
         self.threads.iter().try_for_each(|thread| write!(f, "{thread}"))
     }
 }

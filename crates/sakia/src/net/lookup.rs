@@ -7,7 +7,7 @@ use std::io;
 use std::net::{self, IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use super::{Error, Result};
-use crate::blocking::spawn_blocking;
+use crate::blocking;
 use crate::error::Object;
 use crate::executor::current;
 
@@ -19,8 +19,8 @@ use crate::executor::current;
 /// - Several [`SocketAddr`]: slices, arrays and vectors of them.
 /// - References to all of these.
 ///
-/// Addresses cost nothing. A host name is looked up on a thread of the pool for blocking code
-/// ([`spawn_blocking`](crate::spawn_blocking)), so that other tasks go on meanwhile.
+/// Addresses cost nothing. A host name is looked up on a thread of the [pool](crate::blocking::shared) for
+/// blocking code, so that other tasks go on meanwhile. The end of the runtime does not wait for it.
 ///
 /// # Examples
 /// ```
@@ -116,7 +116,7 @@ async fn look_up(host: &str, port: u16) -> Result<Vec<SocketAddr>> {
         None => {
             let host = host.to_owned();
             let ask = move || net::ToSocketAddrs::to_socket_addrs(&(&*host, port));
-            let asked = spawn_blocking(move || ask().map(Iterator::collect)).await;
+            let asked = blocking::shared().spawn(move || ask().map(Iterator::collect)).await;
             // An error of the pool: it has no thread, or has ended.
             asked.unwrap_or_else(|error| Err(io::Error::other(error)))
         }

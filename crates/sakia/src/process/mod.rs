@@ -24,7 +24,7 @@ use sakia_driver::PollEvents;
 
 use self::identity::Identity;
 
-use crate::blocking::{BlockingHandle, spawn_blocking};
+use crate::blocking::{self, BlockingHandle};
 use crate::executor::current;
 use crate::io::{PipeReader, PipeWriter, Stream};
 use crate::signal::SignalKind;
@@ -316,7 +316,7 @@ impl Watch {
             Self::Thread(waiting) => {
                 let handle = waiting.get_or_insert_with(|| {
                     let identity = identity.clone();
-                    spawn_blocking(move || identity.wait())
+                    blocking::shared().spawn(move || identity.wait())
                 });
                 let result = handle.await.map_err(|error| io::Error::other(error.to_string()));
                 *waiting = None;

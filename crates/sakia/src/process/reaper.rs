@@ -13,7 +13,7 @@ use sakia_ring::PerProcess;
 use sakia_trace::start_thread;
 
 use super::identity::Identity;
-use crate::blocking::spawn_blocking;
+use crate::blocking;
 
 /// The time between checks of children without a pidfd.
 const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
@@ -38,7 +38,7 @@ pub(super) fn reap(child: Identity) {
                 child.wait();
                 child.try_reap().ok();
             };
-            spawn_blocking(wait).detach();
+            blocking::shared().spawn(wait).detach();
         }
     }
 }

@@ -166,6 +166,9 @@ pub fn scene_children_of_each_parent(policy: Policy) -> Result<(), String> {
     does_everything(policy, folder.path());
     let mut global = Engine::global().unwrap().clone();
     child_does_everything(policy, &folder); // the parent has used everything, and has a runtime
+    // The child's end of a runtime does not wait for what its parent runs.
+    let (open, gate) = channel::<()>();
+    runtime.block_on(async { spawn_blocking(move || gate.recv()).detach() });
     let mut given = Some((runtime, Runtime::builder().threads(2).build_engine().unwrap()));
     let ends = || {
         let (runtime, engine) = given.take().unwrap();
@@ -179,7 +182,14 @@ pub fn scene_children_of_each_parent(policy: Policy) -> Result<(), String> {
         child_does_everything(policy, &folder);
     };
     assert_eq!(forked::run(ends), Ok(())); // the child ends the parent's first
+    drop(open);
     drop(given.take());
+    let within_a_closure = {
+        let path = folder.path().to_owned();
+        move || forked::run(|| does_everything(policy, &path))
+    };
+    let ended = sakia::block_on(spawn_blocking(within_a_closure));
+    assert_eq!(ended.unwrap(), Ok(()));
     child_does_everything(policy, &folder); // the parent's have ended
     does_everything(policy, folder.path());
     Ok(())

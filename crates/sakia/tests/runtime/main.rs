@@ -62,6 +62,7 @@ mod structured;
 mod tasks;
 mod teardown;
 mod time;
+mod unfinished;
 mod writers;
 
 #[cfg(not(feature = "sim"))]

@@ -140,8 +140,8 @@ fn attributes_that_cannot_be_kept() {
     }
 }
 
-/// What the kernel makes up as it is read has a size of 0 or of a page. Every source here is the same each
-/// time that it is read: of one that counts, `cp` and `sakia cp` may each read another count.
+/// Files that the kernel makes up have a size of 0 or of a page. Every source here is the same each time that
+/// it is read: of one that counts, `cp` and `sakia cp` may each read another count.
 #[test]
 fn sizes_that_are_not_lengths() {
     let sources = [

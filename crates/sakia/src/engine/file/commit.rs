@@ -26,16 +26,17 @@ use rustix::io::Errno;
 
 use super::transfer::uninterrupted;
 use super::{File, check};
-use crate::blocking::shared_pool;
+use crate::blocking;
 use crate::engine::Engine;
 use crate::engine::blocking::{Blocking, Calls, remote_pool};
 use crate::engine::gate::Pass;
 use crate::engine::now::BYTES_MAX;
 use crate::engine::pace::Pace;
-use crate::engine::request::{Attempt, Call, Request, block_on};
+use crate::engine::request::{Attempt, Call, Request};
 use crate::group::{Group, Record, Round, Ticket, Wakers, errno_of, wake};
 use crate::io::transfer::buf_try;
 use crate::io::{BufResult, IoBuf};
+use crate::parked::block_on;
 
 /// Makes a file durable for the tasks and threads of a whole process at once.
 ///
@@ -331,7 +332,7 @@ impl Performer {
 
     /// Performs rounds on a thread of a pool.
     fn start(self) {
-        let pool = if self.shared.is_remote { remote_pool() } else { shared_pool() };
+        let pool = if self.shared.is_remote { remote_pool() } else { blocking::shared() };
         pool.spawn(move || self.run()).detach();
     }
 
