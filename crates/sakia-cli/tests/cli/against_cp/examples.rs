@@ -315,6 +315,13 @@ fn all() -> Vec<Example> {
             0,
         ),
         (
+            "a link is read before another one",
+            two([Link(s("s0/n0"), s("nowhere")), Link(s("d0/n0"), s("../s0"))]),
+            "-r",
+            "s1 d0/n0/n0 d0",
+            0,
+        ),
+        (
             "with -n a directory that would be copied onto itself",
             two([Directory(s("f0")), Directory(s("d0/s0")), Link(s("d0/s0/n0"), s("../../f0"))]),
             "-r -L -n",

@@ -388,12 +388,13 @@ pub const KNOWN_RARE: &[Known] = &[
     (
         "a link is read before another one is removed that leads to it and is in its way; cp loses it",
         |tried, difference| {
-            let is_link = |is: &Facts| is.kind == 'l';
+            let is_link =
+                |tree: &Tree| tree.get(&difference.path).is_some_and(|is: &Facts| is.kind == 'l');
             tried.theirs.said.contains("cannot read symbolic link")
-                && tried.ours.succeeded
                 && match difference.of {
-                    "success" | "blame" => true,
-                    "presence" => tried.before.get(&difference.path).is_some_and(is_link),
+                    "success" | "blame" => tried.ours.succeeded,
+                    // Another source may have failed.
+                    "presence" => is_link(&tried.before) && is_link(&tried.ours.tree),
                     _ => false,
                 }
         },

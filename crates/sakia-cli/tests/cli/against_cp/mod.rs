@@ -194,7 +194,7 @@ fn differences(before: &Tree, theirs: &Done, ours: &Done, is_verbose: bool) -> V
         }
         note(path, "device", is.device.to_string(), other.device.to_string());
         if is.contents != other.contents {
-            note(path, "contents", shown(&is.contents), shown(&other.contents));
+            note(path, "contents", is.contents.to_string(), other.contents.to_string());
         }
         note(path, "holes", is.has_holes.to_string(), other.has_holes.to_string());
         note(
@@ -209,8 +209,8 @@ fn differences(before: &Tree, theirs: &Done, ours: &Done, is_verbose: bool) -> V
     let all = [before, &theirs.tree].into_iter().flat_map(Tree::values);
     let whole: HashSet<_> = all.map(|is| &is.contents).collect();
     for (path, is) in ours.tree.iter().filter(|(_, is)| is.kind == 'f') {
-        if !is.contents.is_empty() && !whole.contains(&is.contents) {
-            note(path, MIXED, "contents of one file".to_owned(), shown(&is.contents));
+        if is.contents.len > 0 && !whole.contains(&is.contents) {
+            note(path, MIXED, "contents of one file".to_owned(), is.contents.to_string());
         }
     }
     note("", "success", theirs.succeeded.to_string(), ours.succeeded.to_string());
@@ -225,11 +225,6 @@ fn differences(before: &Tree, theirs: &Done, ours: &Done, is_verbose: bool) -> V
         note("", "told", format!("{:?}", theirs.told), format!("{:?}", ours.told));
     }
     found
-}
-
-fn shown(contents: &[u8]) -> String {
-    let start = String::from_utf8_lossy(&contents[..contents.len().min(60)]);
-    format!("{} bytes {start:?}", contents.len())
 }
 
 /// The result of a case.

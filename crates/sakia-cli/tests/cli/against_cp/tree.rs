@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt::{self, Display};
 use std::fs::{self, File};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
@@ -70,7 +71,7 @@ impl Roots {
 
 /// Returns whether both trees have the same entries, of the same kinds and lengths.
 pub fn is_alike(one: &Tree, other: &Tree) -> bool {
-    let shape = |facts: &Facts| (facts.kind, facts.contents.len(), facts.names.1);
+    let shape = |facts: &Facts| (facts.kind, facts.contents.len, facts.names.1);
     one.len() == other.len()
         && one
             .iter()
@@ -212,7 +213,7 @@ pub struct Facts {
     pub accessed: Option<Option<(i64, i64)>>,
     pub device: u64,
     /// The bytes of a file, the target of a link, the bytes written to a FIFO.
-    pub contents: Vec<u8>,
+    pub contents: Contents,
     pub has_holes: bool,
     pub attributes: BTreeMap<String, Vec<u8>>,
     /// The first of its names, and how many it has.
@@ -220,6 +221,33 @@ pub struct Facts {
     pub inode: u64,
     /// For a link: the inode of its target, if it exists.
     pub behind: Option<u64>,
+}
+
+/// The contents of a file, or the target of a link. A tree that is copied into itself until its paths are too
+/// long has gigabytes of them: only a hash stays in memory.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct Contents {
+    pub len: usize,
+    start: Vec<u8>,
+    hash: u64,
+}
+
+impl Contents {
+    /// The number of bytes at the start that are shown.
+    const SHOWN: usize = 60;
+
+    fn new(bytes: &[u8]) -> Self {
+        let mut hasher = DefaultHasher::new();
+        bytes.hash(&mut hasher);
+        let start = bytes[..bytes.len().min(Self::SHOWN)].to_vec();
+        Self { len: bytes.len(), start, hash: hasher.finish() }
+    }
+}
+
+impl fmt::Display for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes {:?}", self.len, String::from_utf8_lossy(&self.start))
+    }
 }
 
 /// The entries in both places, by path.
@@ -246,7 +274,7 @@ impl Fifos {
             if let Ok(count) = fifo.read(&mut bytes)
                 && let Some(facts) = tree.get_mut(path)
             {
-                facts.contents = bytes[..count].to_vec();
+                facts.contents = Contents::new(&bytes[..count]);
             }
         }
     }
@@ -296,9 +324,12 @@ fn facts(path: &Path, stat: &fs::Metadata, before: &HashSet<u64>) -> Facts {
         _ => 'b',
     };
     let contents = match letter {
-        'f' => fs::read(path).unwrap_or_else(|error| error.to_string().into_bytes()),
-        'l' => fs::read_link(path).unwrap().as_os_str().as_bytes().to_vec(),
-        _ => Vec::new(),
+        'f' => match fs::read(path) {
+            Ok(bytes) => Contents::new(&bytes),
+            Err(error) => Contents::new(error.to_string().as_bytes()),
+        },
+        'l' => Contents::new(fs::read_link(path).unwrap().as_os_str().as_bytes()),
+        _ => Contents::default(),
     };
     let old = |seconds: i64, nanoseconds| (seconds < OLD).then_some((seconds, nanoseconds));
     let is_new = !before.contains(&stat.ino());
