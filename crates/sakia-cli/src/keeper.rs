@@ -7,9 +7,10 @@
 //!
 //! - The kernel kills the worker when the keeper ends: a second signal, or `SIGKILL`, ends both.
 //! - A terminal sends its signals to both. The worker takes only the first one.
-//! - Links are not followed, since that may wait for a server: a path through a link to such a file system is
-//!   not recognized.
+//! - Links of an argument are followed as far as that asks no such server. Links within a tree are not known
+//!   here: a copy that follows one to such a file system has no keeper.
 
+use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -37,6 +38,8 @@ const PROGRAM: &str = "/proc/self/exe";
 const FLAGS: usize = 6;
 /// `PF_EXITING` of the kernel: the thread runs no more of the program.
 const EXITING: u64 = 4;
+/// The most links that the kernel follows on the way to a file.
+const LINKS_MAX: u32 = 40;
 /// The interval of looks at a worker that is to end.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -61,23 +64,42 @@ pub fn is_needed(task: &Task) -> bool {
         return false;
     }
     let directory = std::env::current_dir().unwrap_or_default();
-    let paths: Vec<PathBuf> = paths.iter().map(|path| plain(&directory.join(path))).collect();
-    let concerns =
-        |mount: &Path, path: &PathBuf| path.starts_with(mount) || mount.starts_with(path);
-    remote.any(|mount| paths.iter().any(|path| concerns(&mount.point, path)))
+    let remote: Vec<&Path> = remote.map(|mount| &*mount.point).collect();
+    paths.iter().any(|path| may_ask(&directory.join(path), &remote))
 }
 
-/// Returns the path without `.` and `..`.
-fn plain(path: &Path) -> PathBuf {
-    let mut plain = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => drop(plain.pop()),
-            Component::CurDir => {}
-            part => plain.push(part),
+/// Returns whether the tree at an absolute path, or the way there, is on one of the `remote` mounts.
+///
+/// A name is looked up only if the way to it is on none of them, so that no server is asked.
+fn may_ask(path: &Path, remote: &[&Path]) -> bool {
+    let mut place = PathBuf::new();
+    // The parts that are left, the next one last.
+    let mut left: Vec<OsString> = parts(path).collect();
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            place.pop();
+            continue;
         }
+        place.push(part);
+        if remote.iter().any(|mount| place.starts_with(mount)) {
+            return true;
+        }
+        let Ok(target) = fs::read_link(&place) else { continue };
+        links += 1;
+        if links > LINKS_MAX {
+            return false; // the work fails likewise
+        }
+        place.pop(); // an absolute target takes its place as a whole
+        left.extend(parts(&target));
     }
-    plain
+    remote.iter().any(|mount| mount.starts_with(&place))
+}
+
+/// Returns the parts of a path but `.`, the last one first.
+fn parts(path: &Path) -> impl Iterator<Item = OsString> {
+    let parts = path.components().rev().filter(|part| *part != Component::CurDir);
+    parts.map(|part| part.as_os_str().to_owned())
 }
 
 /// Starts the worker. `None` without the means for it: this process then does the task itself.
@@ -147,12 +169,52 @@ fn has_ended(pid: Pid) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::symlink;
+
     use super::*;
 
     #[test]
-    fn paths_are_made_plain() {
-        for (path, expected) in [("/a/./b/../c/", "/a/c"), ("/../a", "/a"), ("/", "/")] {
-            assert_eq!(plain(Path::new(path)), Path::new(expected));
+    fn a_way_is_known_by_its_names_and_links() {
+        let root = std::env::temp_dir().canonicalize().unwrap();
+        let root = root.join(format!("sakia-keeper-{}", std::process::id()));
+        let remote = root.join("far");
+        fs::create_dir_all(root.join("near/inner")).unwrap();
+        for (name, target) in [
+            ("link", "far/a"),
+            ("absolute", remote.to_str().unwrap()),
+            ("near/up", ".././far"),
+            ("twice", "near/inner/../up/x"),
+            ("inner", "near/inner"),
+            ("loop", "loop"),
+            ("near/inner/dangling", "nothing"),
+        ] {
+            symlink(target, root.join(name)).unwrap();
         }
+        let may = |path: &str| may_ask(&root.join(path), &[&remote]);
+        for path in [
+            "far",
+            "far/",
+            "far/a/b",
+            ".",
+            "near/../far",
+            "near/./.././far/..",
+            "link",
+            "link/b",
+            "absolute/..",
+            "near/up",
+            "twice",
+            "inner/../../far",
+            "inner/../up/x",
+            "nothing/../far",
+        ] {
+            assert!(may(path), "{path}");
+        }
+        for path in ["near", "farther", "near/far", "inner/../far", "loop", "inner/dangling", "a/b"]
+        {
+            assert!(!may(path), "{path}");
+        }
+        assert!(may_ask(Path::new("/"), &[&remote]) && may_ask(Path::new("/../.."), &[&remote]));
+        assert!(may_ask(&root.join("near"), &[&remote, Path::new("/")]));
+        fs::remove_dir_all(root).unwrap();
     }
 }

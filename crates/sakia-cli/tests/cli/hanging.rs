@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::symlink;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::Child;
@@ -44,6 +45,13 @@ const WRITING: [(&str, Opcode); 6] = [
     ("rm {}/a", Opcode::UNLINK),
     ("rm -r {}", Opcode::OPENDIR),
     ("mktree --levels 1 {}/", Opcode::OPENDIR),
+];
+
+/// The same with `link`, which leads there.
+const THROUGH_A_LINK: [(&str, Opcode); 3] = [
+    ("cp link/a to", Opcode::READ),
+    ("cp -r link/. to", Opcode::OPENDIR),
+    ("rm ./link/a", Opcode::UNLINK),
 ];
 
 /// Starts the program, and waits until it blocks.
@@ -210,6 +218,7 @@ fn end_unanswered(arguments: &str, opcode: Opcode, signal: Signal) -> Duration {
     let fuse = Fuse::builder().file("a", pattern(600_000)).mount().unwrap();
     let directory = TempDir::new();
     directory.file("b", &pattern(600_000));
+    symlink(fuse.path(), directory.path().join("link")).unwrap();
     let mut child = hang(arguments, opcode, &fuse, directory.path());
     fuse.script(Rule::on(Opcode::FLUSH).never());
     let begin = Instant::now();
@@ -225,7 +234,7 @@ fn end_unanswered(arguments: &str, opcode: Opcode, signal: Signal) -> Duration {
 fn the_end_waits_for_no_server() {
     drop(available!(Fuse::builder().mount()));
     for signal in [Signal::INT, Signal::TERM].repeat(5) {
-        at_once(READING.into_iter().chain(WRITING), |(arguments, opcode)| {
+        at_once(READING.into_iter().chain(WRITING).chain(THROUGH_A_LINK), |(arguments, opcode)| {
             end_unanswered(arguments, opcode, signal);
         });
     }
@@ -238,7 +247,7 @@ fn the_end_waits_for_no_server() {
 fn time_without_an_answer() {
     drop(available!(Fuse::builder().mount()));
     let tries = number("SAKIA_TEST_TRIES", 50) as usize;
-    for (arguments, opcode) in READING.into_iter().chain(WRITING) {
+    for (arguments, opcode) in READING.into_iter().chain(WRITING).chain(THROUGH_A_LINK) {
         let signals = [Signal::INT, Signal::TERM].into_iter().cycle().take(tries);
         let time = |signal| end_unanswered(arguments, opcode, signal).as_millis();
         let mut figures: Vec<_> = signals.map(time).collect();
