@@ -110,17 +110,24 @@ fn all() -> Vec<Example> {
             0,
         ),
         (
-            "within a tree a device, FIFO or socket in the way is refused",
+            "a FIFO or socket in the way, and within a tree a device, is refused",
             two([file("s0/n0", 10, b'b'), Fifo(s("d0/n0"))]),
             "-r",
             "s0/. d0",
             USER,
         ),
         (
-            "within a tree a device, FIFO or socket in the way is replaced",
+            "a FIFO or socket in the way, and within a tree a device, is replaced",
             two([file("s0/n0", 10, b'b'), Fifo(s("d0/n0"))]),
             "-r -f",
             "s0/. d0",
+            USER,
+        ),
+        (
+            "a FIFO or socket in the way, and within a tree a device, is replaced",
+            two([file("s0/n0", 10, b'b'), Fifo(s("d0/n0"))]),
+            "-f",
+            "s0/n0 d0",
             USER,
         ),
         (

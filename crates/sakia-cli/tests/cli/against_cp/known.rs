@@ -36,17 +36,17 @@ pub const KNOWN: &[Known] = &[
         |tried, difference| tried.case.is_recursive() && links_in_the_way(tried, difference),
     ),
     (
-        "within a tree a device, FIFO or socket in the way is refused: it may wait for ever",
+        "a FIFO or socket in the way, and within a tree a device, is refused: it may wait for ever",
         |tried, _| tried.ours.said.contains("replaced by force only"),
     ),
     (
-        "within a tree a device, FIFO or socket in the way is replaced by force",
+        "a FIFO or socket in the way, and within a tree a device, is replaced by force",
         |tried, difference| {
+            let replaced = if tried.case.is_recursive() { "pcs" } else { "ps" };
             tried.case.has("-f")
-                && tried.case.is_recursive()
                 && tried.before.iter().any(|(path, facts)| {
                     let above = path.rsplit_once('/').map_or("", |(above, _)| above);
-                    "pcs".contains(facts.kind)
+                    replaced.contains(facts.kind)
                         && (*path == difference.path
                             || difference.of == "time" && above == difference.path)
                 })
@@ -373,6 +373,8 @@ pub const KNOWN_RARE: &[Known] = &[
                 Some(was) if was.kind == 'd' => {
                     was.mode & 0o200 != 0 || was.owner.0 != tried.case.user
                 }
+                // A special file was replaced.
+                Some(was) if was.kind != 'f' => new_may_write,
                 Some(_) => true,
                 None => new_may_write,
             };
