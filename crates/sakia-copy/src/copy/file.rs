@@ -198,9 +198,10 @@ impl Copy {
     fn last_mode(&self, permissions: u32, inherited: Option<u32>) -> u32 {
         let preserve = self.options.preserve;
         // As with `cp`, the umask takes the place of an inherited list if the mode is set at the end: because
-        // others get permissions only after the change of owner, or attributes need a writable file.
+        // others get permissions only after the change of owner, or attributes need a file that its owner may
+        // write to, which root need not.
         let is_withheld = preserve.ownership && permissions & attributes::OTHERS & !self.mask != 0;
-        let is_added = preserve.xattrs && permissions & 0o200 == 0;
+        let is_added = preserve.xattrs && permissions & 0o200 == 0 && self.user != 0;
         let never = if preserve.ownership { attributes::OTHERS } else { 0 };
         let mask = inherited.filter(|_| !is_withheld && !is_added).map(|mask| mask | never);
         permissions & !mask.unwrap_or(self.mask)

@@ -56,6 +56,21 @@ fn same() -> Vec<(Vec<Step>, &'static str, &'static str, u32, u32)> {
             0,
             0o022,
         ),
+        // Root needs no right to write to set attributes, so that the list holds; others do, and the umask does.
+        (
+            two([file(), Mode(s("s0/n0"), 0o541), default_list("d0", [5, 5, 4, 1])]),
+            "-r --preserve=xattr",
+            "s0/. d0",
+            0,
+            0o027,
+        ),
+        (
+            two([file(), Mode(s("s0/n0"), 0o541), default_list("d0", [5, 5, 4, 1])]),
+            "-r --preserve=xattr",
+            "s0/. d0",
+            USER,
+            0o027,
+        ),
         // A new directory inherits the group and its bit, though its owner has to get rights first.
         (two([Mode(s("d0"), 0o2755), default_list("d0", [5, 5, 7, 1])]), "-r", "s0 d0", 0, 0o022),
         (two([Mode(s("d0"), 0o2755)]), "-r", "s0 d0", 0, 0o300),
