@@ -407,6 +407,10 @@ pub struct FileFacts {
     pub size: Option<u64>,
     /// It has no type and no path: an eventfd, an epoll set, a ring.
     pub is_anonymous: bool,
+    /// It is a socket.
+    pub is_socket: bool,
+    /// It is an end of a pipe, with or without a name.
+    pub is_pipe: bool,
 }
 
 impl FileFacts {
@@ -417,6 +421,8 @@ impl FileFacts {
         mount_id: None,
         size: None,
         is_anonymous: false,
+        is_socket: false,
+        is_pipe: false,
     };
 }
 
@@ -478,6 +484,15 @@ pub trait Descriptors {
     ///
     /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
     unsafe fn facts(&self, raw: i32) -> FileFacts;
+
+    /// Returns whether the close of a socket may wait, since `SO_LINGER` is set.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Descriptors::facts).
+    unsafe fn lingers(&self, raw: i32) -> bool {
+        false
+    }
 
     /// Returns the same, and the result of `statx(2)` from the same call. Its mask is zero if there is no
     /// such call.

@@ -92,6 +92,14 @@ impl Descriptors for KernelDescriptors {
         (facts_of(stat.mode.into(), Some(stat.size), device, mount), stat)
     }
 
+    unsafe fn lingers(&self, raw: i32) -> bool {
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let socket = unsafe { BorrowedFd::borrow_raw(raw) };
+        // A socket that does not tell may do anything.
+        rustix::net::sockopt::socket_linger(socket)
+            .map_or(true, |time| time.is_some_and(|time| !time.is_zero()))
+    }
+
     unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
         // SAFETY: the caller keeps the descriptor open during the call.
         let directory = unsafe { BorrowedFd::borrow_raw(raw) };
@@ -246,8 +254,15 @@ fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) ->
         _ => FileKind::Waiting,
     };
     let size = size.filter(|_| file_type == FileType::RegularFile);
-    let is_anonymous = file_type == FileType::Unknown;
-    FileFacts { kind, device: Some(device), mount_id, size, is_anonymous }
+    FileFacts {
+        kind,
+        device: Some(device),
+        mount_id,
+        size,
+        is_anonymous: file_type == FileType::Unknown,
+        is_socket: file_type == FileType::Socket,
+        is_pipe: file_type == FileType::Fifo,
+    }
 }
 
 /// Returns the number of a file's mount in the table of mounts, if the kernel reports it (5.8). Later mounts

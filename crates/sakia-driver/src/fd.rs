@@ -34,6 +34,8 @@ use crate::sys::send_file::Cached;
 /// The way in which a descriptor is closed. Only the driver has its number by then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CloseWay {
+    /// By a plain call at once, which waits for nothing.
+    AtOnce,
     /// By a plain call, which needs no answer from another machine or process.
     Now,
     /// By a plain call whatever the rules say: a ring refuses to close a ring.
@@ -47,9 +49,9 @@ pub(crate) enum CloseWay {
 /// A descriptor that belongs to a driver. Clones refer to the same one.
 ///
 /// Every operation holds a clone until its last completion, so the number cannot be closed, and
-/// given to another file, while the kernel may still resolve it. When the last clone is dropped
-/// the driver closes the descriptor with its next turn; a failure is counted. `Handle::close` does
-/// the same and tells.
+/// given to another file, while the kernel may still resolve it. The drop of the last clone closes a
+/// socket that does not linger and an end of a pipe there and then; other descriptors are closed by
+/// the driver's next turn, or by a thread. A failure is counted. `Handle::close` tells the result.
 ///
 /// # Examples
 /// With `run` of [`Driver`](crate::Driver#examples):
@@ -98,6 +100,11 @@ struct Inner {
     refusals: Refusals,
     /// Learned together with the kind; see [`FileFacts::is_anonymous`].
     is_anonymous: Cell<bool>,
+    /// The same.
+    is_socket: Cell<bool>,
+    is_pipe: Cell<bool>,
+    /// Code outside the driver may have set `SO_LINGER`.
+    may_linger: Cell<bool>,
     /// Predicts whether reads find their bytes in the page cache.
     cache_hint: CacheHint,
     /// The part of it that the page cache was last found to have.
@@ -227,6 +234,9 @@ impl Fd {
             mode: Cell::new(SocketMode::Foreign),
             refusals: Refusals::unknown(),
             is_anonymous: Cell::new(false),
+            is_socket: Cell::new(false),
+            is_pipe: Cell::new(false),
+            may_linger: Cell::new(true),
             cache_hint: CacheHint::new(),
             cached: Cell::default(),
             mount: OnceCell::new(),
@@ -258,15 +268,17 @@ impl Fd {
         fd
     }
 
-    /// A socket that the driver has just made.
+    /// A socket that the driver has just made; `may_linger` if `SO_LINGER` may be set.
     ///
     /// # Safety
     ///
     /// - As [`new`](Fd::new).
-    pub(crate) unsafe fn socket(raw: i32, owner: Rc<dyn Owner>) -> Self {
+    pub(crate) unsafe fn socket(raw: i32, owner: Rc<dyn Owner>, may_linger: bool) -> Self {
         // SAFETY: the caller's duties are the same.
         let fd = unsafe { Self::opened(raw, owner, 0, false) };
         fd.inner.kind.set(Some(FileKind::Waiting));
+        fd.inner.is_socket.set(true);
+        fd.inner.may_linger.set(may_linger);
         fd.inner.mode.set(SocketMode::Own);
         fd.inner.refusals.note_socket();
         fd
@@ -561,9 +573,25 @@ impl Fd {
         self.mount().is_some_and(|mount| mount.is_local)
     }
 
+    /// Takes note that `SO_LINGER` may be set from now on, which [`peek`](Fd::peek) does not. Without that a
+    /// drop that closes the socket may wait as long as it says.
+    pub fn note_linger(&self) {
+        self.inner.may_linger.set(true);
+    }
+
+    /// Returns whether `SO_LINGER` may be set. Accepted sockets inherit it.
+    pub(crate) fn may_linger(&self) -> bool {
+        self.inner.may_linger.get()
+    }
+
     /// Returns the way in which it is to be closed.
     pub(crate) fn close_way(&self) -> CloseWay {
         self.inner.close_way()
+    }
+
+    /// Returns whether it is a clone of the other.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Rc::ptr_eq(&self.inner, &other.inner)
     }
 
     /// Returns whether this is the only clone.
@@ -618,8 +646,8 @@ impl Fd {
         Ok(unsafe { OwnedFd::from_raw_fd(raw) })
     }
 
-    /// Lends the descriptor for a call that neither goes by the mode of a socket nor keeps a copy of the
-    /// descriptor, such as `getsockopt(2)`. Other calls need [`as_fd`](AsFd::as_fd): a socket that the driver
+    /// Lends the descriptor for a call that neither goes by the mode of a socket, nor keeps a copy of the
+    /// descriptor, nor sets `SO_LINGER`, such as `getsockopt(2)`. Other calls need [`as_fd`](AsFd::as_fd): a socket that the driver
     /// made may be in non-blocking mode until then, see [`Connection::send_file`](crate::Connection::send_file).
     ///
     /// # Panics
@@ -710,6 +738,8 @@ impl Inner {
         self.kind.set(Some(facts.kind));
         self.size.set(facts.size);
         self.is_anonymous.set(facts.is_anonymous);
+        self.is_socket.set(facts.is_socket);
+        self.is_pipe.set(facts.is_pipe);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             // SAFETY: a clone, or the last one's destructor, keeps the descriptor open.
@@ -735,6 +765,20 @@ impl Inner {
             (FileKind::Bounded, _) => CloseWay::Lane,
         }
     }
+
+    /// Returns the way in which the last clone's drop closes it.
+    fn close_way_at_drop(&self) -> CloseWay {
+        match self.close_way() {
+            CloseWay::Queue if self.is_pipe.get() => CloseWay::AtOnce,
+            CloseWay::Queue if self.is_socket.get() && !self.lingers() => CloseWay::AtOnce,
+            way => way,
+        }
+    }
+
+    fn lingers(&self) -> bool {
+        // SAFETY: a clone, or the last one's destructor, keeps the descriptor open.
+        self.may_linger.get() && unsafe { self.owner.descriptors().lingers(self.raw) }
+    }
 }
 
 impl Drop for Inner {
@@ -748,9 +792,13 @@ impl Drop for Inner {
             // SAFETY: the lender, dropped after this, keeps it open. Operations hold clones, and this was the
             // last one.
             Some(_) => unsafe { self.owner.end_loan(self.raw, closer) },
-            // SAFETY: the first clone was made with a descriptor given to the driver; it was not taken out,
-            // or the number would be gone. Operations hold clones, and this was the last one.
-            None => unsafe { Rc::clone(&self.owner).release(self.raw, self.close_way(), closer) },
+            None => {
+                let way =
+                    if closer.is_none() { self.close_way_at_drop() } else { self.close_way() };
+                // SAFETY: the first clone was made with a descriptor given to the driver; it was not taken
+                // out, or the number would be gone. Operations hold clones, and this was the last one.
+                unsafe { Rc::clone(&self.owner).release(self.raw, way, closer) };
+            }
         }
     }
 }

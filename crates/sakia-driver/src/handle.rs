@@ -684,6 +684,40 @@ impl Shared {
         kept
     }
 
+    /// Gets the operations on a descriptor back that were canceled, as far as the backend gives them back at
+    /// once. The caller has dropped or canceled all that its object had, and drops the descriptor next: if
+    /// that was its last user, it is closed there and then. Waits for nothing.
+    pub(crate) fn withdraw(&self, fd: &Fd) {
+        /// Leaves the rest to the next turn, also after a panic of a buffer's destructor.
+        struct Rest<'a>(&'a Shared);
+        impl Drop for Rest<'_> {
+            fn drop(&mut self) {
+                self.0.settle_later();
+            }
+        }
+        // A second panic would abort: users' code does not run here then.
+        if fd.is_sole() || fd.is_closing() || std::thread::panicking() {
+            return;
+        }
+        let _rest = Rest(self);
+        let before = self.core.borrow().came();
+        let mut disposed = 0;
+        // A cancel may take two enters: one that has it noticed, and one that brings the operation's end. The
+        // drop of another object may have brought it before.
+        for enters in 0..=2 {
+            loop {
+                let slot = self.core.borrow_mut().take_disposal(fd);
+                let Some(slot) = slot else { break };
+                disposed += 1;
+                drop(self.dispose(slot)); // the caller has a reference of its own
+            }
+            if fd.is_sole() || enters == 2 || !self.core.borrow_mut().hurry_cancels() {
+                break;
+            }
+        }
+        self.core.borrow_mut().note_came_between(before + disposed);
+    }
+
     /// Runs the actions that the core left for users' code: wakes tasks, and disposes of results. After a
     /// panic in that code, the next call runs the rest.
     pub(crate) fn settle(&self) {
@@ -753,6 +787,14 @@ impl Owner for Shared {
                 drop(core);
                 self.settle_later();
             }
+            None if running && way == CloseWay::AtOnce => {
+                core.note_closed();
+                drop(core);
+                // SAFETY: as above.
+                if unsafe { self.close_now(raw, way) }.res < 0 {
+                    self.note_close_error();
+                }
+            }
             _ if running => {
                 drop(core);
                 // SAFETY: as above: from now on the descriptor is this operation's.
@@ -790,8 +832,8 @@ impl Owner for Shared {
         // SAFETY: the caller gives the descriptor up, which no operation and no `Fd` uses.
         let closed = unsafe {
             match way {
-                CloseWay::Now | CloseWay::Plain | CloseWay::Queue => self.descriptors.close(raw),
                 CloseWay::Lane => self.descriptors.close_aside(raw),
+                _ => self.descriptors.close(raw),
             }
         };
         match closed {

@@ -90,6 +90,7 @@ pub mod inherited;
 mod key;
 #[doc(hidden)] // for `sakia`, which has its threads for blocking code from here
 pub mod lanes;
+mod last;
 mod later;
 mod live;
 mod metrics;
@@ -134,6 +135,7 @@ pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
 pub use fd::Fd;
 pub use handle::{Handle, Op};
 pub use key::Key;
+pub use last::LastFd;
 pub use later::{LateChoice, Later};
 pub use live::{LiveOperation, Stage};
 pub use metrics::{Histogram, Metrics};

@@ -316,6 +316,8 @@ pub(crate) struct Vtable {
     pub(crate) lose: unsafe fn(NonNull<Cell>) -> Option<Waker>,
     /// Returns whether the operation's descriptor is being closed.
     pub(crate) is_closing: unsafe fn(NonNull<Cell>) -> bool,
+    /// Returns whether the operation acts on this descriptor.
+    pub(crate) is_on: unsafe fn(NonNull<Cell>, &Fd) -> bool,
     /// [`Operation::route`].
     pub(crate) route: unsafe fn(NonNull<Cell>, &Rules) -> Route,
     /// [`Operation::classify`].
@@ -353,6 +355,7 @@ impl<O: Operation> Erased<O> {
         deliver: Self::deliver,
         lose: Self::lose,
         is_closing: Self::is_closing,
+        is_on: Self::is_on,
         route: Self::route,
         classify: Self::classify,
         mount: Self::mount,
@@ -421,6 +424,11 @@ impl<O: Operation> Erased<O> {
     unsafe fn is_closing(cell: NonNull<Cell>) -> bool {
         // SAFETY: the cell holds a live operation of this type.
         unsafe { Self::place(cell).as_ref() }.descriptor().is_some_and(Fd::is_closing)
+    }
+
+    unsafe fn is_on(cell: NonNull<Cell>, fd: &Fd) -> bool {
+        // SAFETY: the cell holds a live operation of this type.
+        unsafe { Self::place(cell).as_ref() }.descriptor().is_some_and(|own| own.is(fd))
     }
 
     unsafe fn route(cell: NonNull<Cell>, rules: &Rules) -> Route {
@@ -549,6 +557,12 @@ impl InCell {
     pub(crate) fn is_closing(self) -> bool {
         // SAFETY: the promise to `new`.
         unsafe { (self.vtable.is_closing)(self.cell) }
+    }
+
+    /// Returns whether the operation acts on this descriptor.
+    pub(crate) fn is_on(self, fd: &Fd) -> bool {
+        // SAFETY: the promise to `new`.
+        unsafe { (self.vtable.is_on)(self.cell, fd) }
     }
 }
 

@@ -81,7 +81,7 @@ impl<T> Task<T> {
     }
 
     /// Ends the task: its future is dropped on its thread, in place of its next poll. The handle resolves to
-    /// `None` from now on. If the task has ended, its value is dropped.
+    /// `None` when that is done. If the task has ended, its value is dropped.
     pub fn abort(&self) {
         self.marks.fetch_or(ABORTED, Ordering::Relaxed);
         let flags = self.header().count.flags();
@@ -94,8 +94,8 @@ impl<T> Task<T> {
         }
     }
 
-    /// Ends the task as [`abort`](Self::abort) does, but the handle resolves when the future is dropped; to
-    /// the value if there was one before.
+    /// Ends the task as [`abort`](Self::abort) does, but the handle resolves to the value if there was one
+    /// before.
     pub fn close(&self) {
         let header = self.header();
         let flags = header.count.flags();
@@ -115,9 +115,27 @@ impl<T> Task<T> {
         }
     }
 
-    /// Returns whether the task has ended, its future included, or was aborted.
+    /// Returns whether the task has ended, its future included.
     pub fn is_finished(&self) -> bool {
-        self.is_aborted() || self.header().count.flags() & DONE != 0
+        self.header().count.flags() & DONE != 0
+    }
+
+    /// Resolves when the future of a task that was aborted is dropped; at once if its outcome was taken.
+    #[cold]
+    fn poll_marked(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<T>>> {
+        if self.marks.load(Ordering::Relaxed) & TAKEN == 0 {
+            let flags = self.header().count.flags();
+            if flags & DONE == 0 {
+                if self.is_home(flags) {
+                    self.wait_at_home(cx.waker());
+                    return Poll::Pending;
+                }
+                if self.wait_elsewhere(cx.waker()) & DONE == 0 {
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(None)
     }
 
     /// Returns what the task's scheduler says: whether the task is one of a parent process, which can end no
@@ -169,7 +187,7 @@ impl<T> Future for Task<T> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if this.marks.load(Ordering::Relaxed) != 0 {
-            return Poll::Ready(None);
+            return this.poll_marked(cx);
         }
         let mut flags = this.header().count.flags();
         if flags & DONE == 0 {

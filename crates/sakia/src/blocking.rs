@@ -92,8 +92,10 @@ where
 /// # let fifo = path.clone();
 /// let opened = sakia::blocking::shared().spawn(|| std::fs::File::open(fifo));
 /// // Ends at once, whether another process comes or not.
-/// let timeout = std::time::Duration::from_millis(1);
-/// assert!(sakia::block_on(sakia::time::timeout(timeout, opened)).is_err());
+/// sakia::block_on(async {
+///     let limit = std::time::Duration::from_millis(1);
+///     assert!(sakia::time::timeout(limit, opened).await.is_err());
+/// });
 /// # std::fs::remove_file(path)?;
 /// # std::io::Result::Ok(())
 /// ```
@@ -510,9 +512,9 @@ impl<T> BlockingHandle<T> {
         }
     }
 
-    /// Returns whether the work has ended.
+    /// Returns whether the work has ended, or was [aborted](Self::abort).
     pub fn is_finished(&self) -> bool {
-        self.join.is_finished()
+        self.join.is_aborted() || self.join.is_finished()
     }
 }
 
@@ -532,6 +534,9 @@ impl<T> Future for BlockingHandle<T> {
             if let Some(Held { threads, work, owner, .. }) = self.held_mut().take() {
                 push(&threads, Job::new(work, Some(room), owner));
             }
+        }
+        if self.join.is_aborted() {
+            return Poll::Ready(Err(JoinError::canceled())); // what runs goes on
         }
         Pin::new(&mut self.join).poll(cx)
     }

@@ -54,9 +54,8 @@ impl<T> JoinHandle<T> {
     pub fn detach(self) {}
 
     /// Ends the task: its future is dropped in its current state, at the latest when its thread gets to it.
-    /// The handle resolves to [`JoinError::is_canceled`] from now on, and counts as
-    /// [finished](Self::is_finished), though the future may exist for a while. To wait for its end, call
-    /// [`cancel`](Self::cancel) instead.
+    /// Then the handle resolves to [`JoinError::is_canceled`], even if the task has returned a value: for
+    /// that see [`cancel`](Self::cancel).
     ///
     /// # Examples
     /// See [`JoinHandle`](JoinHandle#examples).
@@ -64,8 +63,8 @@ impl<T> JoinHandle<T> {
         self.task.abort();
     }
 
-    /// Ends the task and waits until its future is dropped. `Some` if it was done already. After
-    /// [`abort`](Self::abort) there is nothing left to wait for: `None` at once.
+    /// Ends the task and waits until its future is dropped. `Some` if it was done already, unless it was
+    /// [aborted](Self::abort) before.
     ///
     /// # Cancel safety
     /// Once this future was polled, dropping it ends the wait only. Before that it drops the handle, and the
@@ -91,7 +90,7 @@ impl<T> JoinHandle<T> {
         self.task.await.map(|outcome| outcome.map_err(JoinError::panicked))
     }
 
-    /// Returns whether the task has ended or was [aborted](Self::abort).
+    /// Returns whether the task has ended, and its future is gone.
     ///
     /// # Examples
     /// ```
@@ -104,6 +103,11 @@ impl<T> JoinHandle<T> {
     /// ```
     pub fn is_finished(&self) -> bool {
         self.task.is_finished()
+    }
+
+    /// Returns whether [`abort`](Self::abort) was called.
+    pub(crate) fn is_aborted(&self) -> bool {
+        self.task.is_aborted()
     }
 }
 

@@ -179,6 +179,7 @@ impl Drop for DatagramReceiver {
         if let Some(key) = self.inner.end_watch.get() {
             self.driver.shared.cancel_by_key(key);
         }
+        self.driver.shared.withdraw(&self.fd);
     }
 }
 
@@ -269,7 +270,7 @@ impl DatagramReceiver {
     }
 
     /// As [`take_ahead`](DatagramReceiver::take_ahead), but leaves the datagram to the next call: `see` looks
-    /// at it.
+    /// at it, and neither uses the driver nor drops what belongs to it.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

@@ -84,6 +84,7 @@ impl fmt::Debug for Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         self.arrivals.multishot.cancel(&self.driver);
+        self.driver.shared.withdraw(&self.fd);
     }
 }
 
@@ -199,8 +200,9 @@ impl MultiAccept {
     ///
     /// - As for [`Fd::socket`].
     unsafe fn add(&self, raw: i32) {
+        let may_linger = self.fd.may_linger();
         // SAFETY: the caller's duties are the same.
-        let connection = unsafe { Fd::socket(raw, Rc::clone(self.fd.owner())) };
+        let connection = unsafe { Fd::socket(raw, Rc::clone(self.fd.owner()), may_linger) };
         self.arrivals.connections.borrow_mut().push_back(connection);
     }
 }

@@ -91,6 +91,7 @@ struct Inner {
 impl Drop for Owned {
     fn drop(&mut self) {
         self.inner.inbox.multishot.cancel(&self.driver);
+        self.driver.shared.withdraw(&self.fd);
     }
 }
 

@@ -68,6 +68,8 @@ pub(crate) struct Due {
     lacks_alarms: bool,
     /// Set if another thread may wake this one, so that a turn may sleep with nothing in flight.
     pub(crate) can_be_woken: bool,
+    /// Something came between two turns: the next one does not sleep.
+    pub(super) came_between: bool,
 }
 
 impl Due {
@@ -79,6 +81,7 @@ impl Due {
     /// Handles an alarm that expired with this result. Returns false if none was set.
     pub(super) fn note_alarm(&mut self, res: i32) -> bool {
         let was_set = self.alarms > 0;
+        self.came_between = true; // within a turn it has no effect
         if was_set {
             self.alarms -= 1;
             let expected = [Errno::TIME, Errno::CANCELED].map(|errno| -errno.raw_os_error());
@@ -112,6 +115,7 @@ impl Core {
     /// Updates the attention after a turn.
     #[inline(always)]
     pub(super) fn end_turn(&mut self) {
+        self.due.came_between = false;
         self.due
             .attention
             .0

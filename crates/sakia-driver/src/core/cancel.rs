@@ -14,7 +14,7 @@ use crate::call::Victims;
 use crate::counters::OpKind;
 use crate::fd::Fd;
 use crate::key::Kind;
-use crate::operation::{Class, Completion, Operation};
+use crate::operation::{Class, Completion, InCell, Operation};
 use crate::policy::Lane;
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
@@ -154,6 +154,37 @@ impl Core {
             // A backend without lanes has nothing there to cancel.
             Err(_) => true,
         }
+    }
+
+    /// Submits requests to cancel and fetches completions, without a wait. Returns false if there is no such
+    /// request.
+    pub(crate) fn hurry_cancels(&mut self) -> bool {
+        if self.phase != Phase::Running || !self.is_intact() {
+            return false;
+        }
+        // A foreign loop that polls the descriptor of such a backend would not be told of what comes here.
+        if self.is_polled && self.backend.has_lanes() {
+            return false;
+        }
+        if self.cancels.is_wanted() {
+            self.push_cancels();
+        } else if self.backend.sq_pending() == 0 && !self.backend.needs_enter() {
+            return false;
+        }
+        self.enter_once();
+        true
+    }
+
+    /// Takes an operation on this descriptor off the list of those to be disposed of.
+    pub(crate) fn take_disposal(&mut self, fd: &Fd) -> Option<SlotRef> {
+        let on_it = |slot: &SlotRef| {
+            let vtable = self.slab.header(*slot).vtable.expect("it holds an operation");
+            // SAFETY: in the state `Disposing` the cell holds a live operation of the table's type, which no
+            // code accesses before it is disposed of.
+            unsafe { InCell::new(vtable, slot.cell()) }.is_on(fd)
+        };
+        let at = self.outbox.disposals.iter().position(on_it)?;
+        self.outbox.disposals.remove(at)
     }
 
     /// Handles the drop of the slot's handle. Returns true if the operation has already ended, so that its

@@ -182,6 +182,7 @@ impl Core {
         match Kind::of(cqe.user_data) {
             Some(Kind::Wake) => {
                 self.counters.remote_wakes += 1;
+                self.due.came_between = true; // within a turn it has no effect
                 return;
             }
             Some(Kind::Alarm) if self.due.note_alarm(cqe.res) => return,

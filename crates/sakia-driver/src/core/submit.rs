@@ -172,6 +172,7 @@ impl Core {
             return Err(self.refuse());
         }
         let is_ready = self.backend.cq_ready() > 0;
+        let came_between = std::mem::take(&mut self.due.came_between);
         self.begin_turn();
         if self.has_deferred() {
             self.run_deferred();
@@ -187,6 +188,7 @@ impl Core {
         let idle = self.counters.finished == finished_before
             && !self.has_deferred()
             && !is_held_up
+            && !came_between
             && !self.is_unsettled();
         let result = match wait {
             Wait::Forever if idle && (self.in_flight > 0 || self.due.can_be_woken) => {
@@ -203,8 +205,9 @@ impl Core {
         }
     }
 
+    /// Returns the number of ends and deliveries so far.
     #[inline(always)]
-    fn came(&self) -> u64 {
+    pub(crate) fn came(&self) -> u64 {
         self.counters.finished + self.counters.delivered
     }
 
@@ -268,6 +271,27 @@ impl Core {
         match self.backend.enter(min, timeout) {
             Ok(_) => Ok(()),
             Err(error) => self.tolerate(error),
+        }
+    }
+
+    /// Makes one enter between turns, and fetches completions. A permanent failure is kept: the next turn
+    /// returns it.
+    #[cold]
+    pub(super) fn enter_once(&mut self) {
+        self.enters.sends = 0;
+        let entered = self.enter(0, None);
+        self.reap();
+        entered.ok();
+        // Wakes of other threads may have come with it, which leave no completion.
+        self.due.came_between |= self.backend.has_lanes();
+    }
+
+    /// Keeps the next turn from sleeping if more has come than [`came`](Core::came) was to be by now: its
+    /// caller has not seen that.
+    pub(crate) fn note_came_between(&mut self, expected: u64) {
+        self.due.came_between |= self.came() > expected;
+        if self.due.came_between {
+            self.want_turn();
         }
     }
 

@@ -51,7 +51,7 @@ impl Fd {
     }
 
     /// The socket's mode matters to others from now on: it is in blocking mode, unless a call is under way
-    /// that changes it for a moment.
+    /// that changes it for a moment. They may set `SO_LINGER`, too.
     #[inline(always)]
     pub(crate) fn share_mode(&self) {
         if matches!(self.inner.mode.get(), SocketMode::Own | SocketMode::NonBlocking) {
@@ -61,6 +61,7 @@ impl Fd {
 
     #[cold]
     fn end_own_mode(&self) {
+        self.note_linger();
         if self.inner.mode.replace(SocketMode::Shared) == SocketMode::NonBlocking {
             self.make_blocking();
         }

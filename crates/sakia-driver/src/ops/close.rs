@@ -102,7 +102,7 @@ unsafe impl Operation for Close {
     fn route(&self, rules: &Rules) -> Route {
         match self.way {
             CloseWay::Now if rules.of(OpKind::Close).tries_now => Route::Now(CallMode::Blocking),
-            CloseWay::Plain => Route::Now(CallMode::Blocking),
+            CloseWay::Plain | CloseWay::AtOnce => Route::Now(CallMode::Blocking),
             CloseWay::Now | CloseWay::Queue => Route::Queue,
             CloseWay::Lane => Route::Lane(Lane::Elastic),
         }

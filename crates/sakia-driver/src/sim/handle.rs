@@ -393,11 +393,10 @@ impl Descriptors for SimHandle {
     }
 
     unsafe fn facts(&self, raw: i32) -> FileFacts {
-        let kind = match self.machine().kernel.file(raw) {
-            Ok(file) if file.is_stream() => FileKind::Waiting,
-            _ => FileKind::Bounded,
-        };
-        FileFacts { kind, device: Some(0), ..FileFacts::UNKNOWN }
+        // Pipes and sockets are closed alike: none lingers.
+        let is_pipe = self.machine().kernel.file(raw).is_ok_and(|file| file.is_stream());
+        let kind = if is_pipe { FileKind::Waiting } else { FileKind::Bounded };
+        FileFacts { kind, device: Some(0), is_pipe, ..FileFacts::UNKNOWN }
     }
 
     unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {

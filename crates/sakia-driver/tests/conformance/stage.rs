@@ -68,6 +68,11 @@ pub struct Stage {
 }
 
 impl Stage {
+    /// Returns whether the kernel performs the entries of one submission in any order.
+    pub fn reorders(&self) -> bool {
+        self.kind == Kind::Sim
+    }
+
     /// Makes a stage. Fails with the reason if this machine does not offer the backend.
     pub fn new(kind: Kind, bypass: Bypass, name: &str) -> Result<Self, String> {
         let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"))

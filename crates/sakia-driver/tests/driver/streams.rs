@@ -369,18 +369,22 @@ fn bytes_that_wait_are_all_received() {
     }
 }
 
-/// A turn takes the results of its own requests to cancel, since a foreign loop may not take another turn for
-/// a long time.
+/// The drop itself takes the result of its request to cancel, since a loop may not take a turn for a long
+/// time.
 #[test]
-fn a_dropped_connection_is_closed_by_one_turn() {
+fn a_dropped_connection_is_closed_there_and_then() {
     let driver = by_readiness();
     let (near, far) = pair(&driver);
     assert!(poll_once(far.recv()).is_pending());
     driver.turn(Wait::Poll).unwrap();
     let before = driver.counters().finished;
     drop(far);
-    driver.turn(Wait::Poll).unwrap();
-    assert_eq!(driver.counters().finished - before, 1, "the receive has ended");
+    assert_eq!(
+        driver.counters().finished - before,
+        2,
+        "the receive has ended, and so has the close"
+    );
+    assert_eq!(driver.counters().of(OpKind::Close).inline, 1);
     assert!(run(&driver, near.recv()).unwrap().is_empty(), "the peer has closed");
 }
 
@@ -416,4 +420,30 @@ fn an_error_that_stays_keeps_no_turn_from_sleeping() {
     assert!(turns < 300, "{turns} turns that should have slept");
     (&peer).write_all(b"x").unwrap();
     assert_eq!(*run(&driver, connection.recv()).unwrap(), *b"x");
+}
+
+/// The loop asks after the drop, and sleeps only if its operation is not done.
+#[test]
+fn an_operation_that_ends_at_the_drop_of_another_object_is_not_slept_through() {
+    for driver in [by_readiness(), support::driver()] {
+        let (one, _one_far) = pair(&driver);
+        assert!(poll_once(one.recv()).is_pending());
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = driver.adopt(near.into());
+        let mut recv = driver.recv(&near, vec![0; 8], 0);
+        driver.turn(Wait::Poll).unwrap();
+        far.write_all(b"x").unwrap();
+        let wake = driver.remote_wake().unwrap();
+        drop(one);
+        while recv.try_take().is_none() {
+            driver.turn(Wait::Forever).unwrap();
+        }
+        // The wake comes before the drop of another one.
+        let (one, _one_far) = pair(&driver);
+        assert!(poll_once(one.recv()).is_pending());
+        driver.turn(Wait::Poll).unwrap();
+        thread::spawn(move || wake.wake()).join().unwrap();
+        drop(one);
+        driver.turn(Wait::Forever).unwrap();
+    }
 }

@@ -141,7 +141,7 @@ fn a_task_that_is_told_to_end_before_its_mail_is_opened_does_not_run() {
         } else {
             task.close()
         }
-        assert_eq!((to.sent(), task.is_finished()), (0, is_aborted));
+        assert!(to.sent() == 0 && !task.is_finished() && poll_once(&mut task).is_pending());
         To::elsewhere(mail);
         to.run();
         assert!(task.is_finished() && matches!(poll_once(&mut task), Poll::Ready(None)));

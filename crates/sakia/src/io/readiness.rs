@@ -21,9 +21,8 @@ use super::stream::Stream;
 /// (`O_NONBLOCK`): a call that blocks stops its whole thread. `new` does not change that flag, which belongs
 /// to the open file and is shared with its other users.
 ///
-/// The driver polls a duplicate of the descriptor. The duplicate is closed soon after the `Async` is dropped
-/// or taken apart, at the latest with the driver's next turn; only then does the other end of a pipe or
-/// socket see the close.
+/// The driver polls a duplicate of the descriptor, which is closed when the `Async` is dropped or taken
+/// apart.
 ///
 /// # Examples
 /// ```

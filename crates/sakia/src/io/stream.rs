@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 
-use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, PollEvents};
+use sakia_driver::{BufResult, CURRENT_POSITION, Fd, Handle, IoBuf, IoBufMut, LastFd, PollEvents};
 
 use super::in_order::InOrder;
 use super::transfer::{read_to_end, retrying, write_all};
@@ -12,10 +12,11 @@ use crate::executor::current;
 /// The common part of readers, writers, and waits for readiness.
 #[derive(Debug)]
 pub(crate) struct Stream {
-    fd: Fd,
     driver: Handle,
     reads: InOrder,
     writes: InOrder,
+    /// Declared last: closed when all else is gone.
+    fd: LastFd,
 }
 
 impl Stream {
@@ -36,7 +37,8 @@ impl Stream {
     /// Returns a stream of a descriptor of the current runtime's driver.
     pub(crate) fn of(fd: Fd) -> Self {
         let driver = current().driver.handle().clone();
-        Self { fd, driver, reads: InOrder::default(), writes: InOrder::default() }
+        let fd = LastFd::new(fd, driver.clone());
+        Self { driver, reads: InOrder::default(), writes: InOrder::default(), fd }
     }
 
     pub(crate) async fn read<T: IoBufMut>(&self, mut buf: T) -> BufResult<usize, T> {
@@ -80,7 +82,7 @@ impl Stream {
         let Self { fd, driver, reads, writes } = self;
         // The result of a dropped operation keeps the descriptor open.
         drop((reads, writes));
-        driver.close(fd).await
+        driver.close(fd.into_fd()).await
     }
 }
 
@@ -205,8 +207,8 @@ macro_rules! writer {
 /// The method that closes, of a reader or writer.
 macro_rules! closer {
     () => {
-        /// Closes the descriptor, and returns the result. Dropping closes it too, a little later, and reports
-        /// nothing.
+        /// Closes the descriptor, and returns the result. Dropping closes it too, there and then if it is a
+        /// pipe or a socket on which no write is under way, and reports nothing.
         ///
         /// # Cancel safety
         /// Dropping the future loses the result; the descriptor is closed all the same.

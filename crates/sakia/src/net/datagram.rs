@@ -20,7 +20,7 @@ use std::os::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketType, sockopt};
 use sakia_driver::{
-    self as driver, BufResult, DatagramOptions, DatagramReceiver, Fd, Handle, IoBufMut, Op,
+    self as driver, BufResult, DatagramOptions, DatagramReceiver, Fd, Handle, IoBufMut, LastFd, Op,
     Operation, PollEvents, ReceivedControl, RecvFrom, ShutdownHow, SocketAddress,
 };
 
@@ -155,7 +155,6 @@ pub(super) use receivers;
 
 /// The socket.
 pub(super) struct Datagrams {
-    fd: Fd,
     driver: Handle,
     /// The results that dropped receives have brought or may still bring.
     kept: Kept,
@@ -174,6 +173,8 @@ pub(super) struct Datagrams {
     pub(super) sends: Sends,
     /// The number of peeks that have operations of their own.
     peeks: Cell<usize>,
+    /// Declared last: closed when all else is gone.
+    fd: LastFd,
 }
 
 impl fmt::Debug for Datagrams {
@@ -185,7 +186,7 @@ impl fmt::Debug for Datagrams {
 impl Datagrams {
     pub(super) fn new(fd: Fd, driver: Handle) -> Self {
         Self {
-            fd,
+            fd: LastFd::new(fd, driver.clone()),
             driver,
             kept: Kept::default(),
             ahead: Ahead::default(),

@@ -279,8 +279,8 @@ macro_rules! stream {
                 $crate::net::into_halves(self)
             }
 
-            /// Closes the connection, and returns the result. Dropping closes it too, a little later, and
-            /// reports nothing.
+            /// Closes the connection, and returns the result. Dropping closes it too, there and then unless a
+            /// send is under way or `SO_LINGER` is set, and reports nothing.
             ///
             /// The kernel goes on sending the bytes that it has. If received bytes were not read, it resets
             /// the connection instead, and the peer may not get all: [end the sends](Self::shutdown), and

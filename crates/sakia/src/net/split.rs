@@ -193,8 +193,13 @@ impl<S: Stream> Drop for OwnedWriteHalf<S> {
         let Some(local) = try_current() else { return };
         // A task, since a send of a dropped future may have to end first. In a forked child the driver
         // refuses: the sends are its parent's to end.
-        let stream = Rc::clone(&self.stream);
-        let ending = async move { stream.socket().end(ShutdownHow::Sends).await.ok() };
+        let stream = Rc::downgrade(&self.stream);
+        let ending = async move {
+            // If the other half goes before this runs, the connection is closed there and then.
+            if let Some(stream) = stream.upgrade() {
+                stream.socket().end(ShutdownHow::Sends).await.ok();
+            }
+        };
         local.spawn_at(ending, self.split_at).detach();
     }
 }

@@ -210,6 +210,7 @@ impl TcpStream {
     /// ```
     #[doc(alias = "SO_LINGER")]
     pub fn set_linger(&self, linger: Option<Duration>) -> io::Result<()> {
+        self.socket.fd().note_linger();
         option(self.socket.fd(), |fd| sockopt::set_socket_linger(fd, linger))
     }
 

@@ -12,6 +12,7 @@
 mod ahead;
 mod arrivals;
 mod bad_peers;
+mod closed;
 mod datagram_errors;
 mod datagrams;
 #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]

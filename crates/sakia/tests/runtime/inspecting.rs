@@ -13,7 +13,7 @@ use sakia::inspect::{
     Doing, Inspection, Inspector, OpKind, Operation, OperationState, Source, Warning, Warnings,
     inspector,
 };
-use sakia::io::{PipeReader, pipe};
+use sakia::io::{Async, PipeReader, pipe};
 use sakia::{Engine, Runtime, spawn, spawn_on, yield_now};
 use sakia_driver::Policy;
 
@@ -23,7 +23,7 @@ on_each_backend! {
     a_thread_that_is_stuck_in_a_task_is_seen
     a_thread_that_is_stuck_in_a_system_call_is_seen
     operations_are_shown_from_their_start_to_their_end
-    a_dropped_read_is_an_orphan_that_is_canceled
+    a_dropped_wait_is_an_orphan_that_is_canceled
     an_open_on_the_elastic_lane_is_no_bounded_operation
     a_thread_that_is_not_inspected_shows_itself_what_its_slots_have
     settings_say_where_they_came_from
@@ -147,17 +147,19 @@ fn operations_are_shown_from_their_start_to_their_end(policy: Policy) {
     });
 }
 
-fn a_dropped_read_is_an_orphan_that_is_canceled(policy: Policy) {
+fn a_dropped_wait_is_an_orphan_that_is_canceled(policy: Policy) {
     inspected(policy).block_on(async {
-        let (mut reader, _writer) = pipe().unwrap();
-        let read = spawn(async move { drop(reader.read(vec![0; 8]).await) });
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        let near = std::rc::Rc::new(Async::new(near).unwrap());
+        let polled = std::rc::Rc::clone(&near);
+        let waits = spawn(async move { drop(polled.readable().await) });
         turns().await;
-        read.abort();
-        // The task's poll drops the read, and the driver's turn cancels it. The next task sees it between
+        waits.abort();
+        // The task's poll drops the wait, and the driver's turn cancels it. The next task sees it between
         // the two.
         let seen = spawn(async { inspector().inspect() }).await.unwrap();
-        let reads = reads(&seen);
-        let [operation] = &reads[..] else { panic!("{seen}") };
+        let [operation] = &seen.threads[0].operations[..] else { panic!("{seen}") };
         assert!(operation.is_orphan && operation.is_cancel_asked, "{operation}");
         turns().await;
         assert_eq!(inspector().inspect().threads[0].operations, []);

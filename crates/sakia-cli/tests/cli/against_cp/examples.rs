@@ -56,7 +56,7 @@ fn same() -> Vec<(Vec<Step>, &'static str, &'static str, u32, u32)> {
             0,
             0o022,
         ),
-        // Root needs no right to write to set attributes, so that the list holds; others do, and the umask does.
+        // Root sets attributes without a right to write, so that the list holds. For others the umask does.
         (
             two([file(), Mode(s("s0/n0"), 0o541), default_list("d0", [5, 5, 4, 1])]),
             "-r --preserve=xattr",

@@ -102,8 +102,9 @@ unsafe impl Operation for Accept {
 
     fn complete(self, completion: Completion) -> Self::Output {
         let raw = completion.result()?;
+        let may_linger = self.fd.may_linger();
         // SAFETY: the kernel has just made it for this operation; it has no other owner.
-        let connection = unsafe { Fd::socket(raw as i32, Rc::clone(self.fd.owner())) };
+        let connection = unsafe { Fd::socket(raw as i32, Rc::clone(self.fd.owner()), may_linger) };
         Ok((connection, self.peer.address()))
     }
 

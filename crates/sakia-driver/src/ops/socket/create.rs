@@ -65,7 +65,7 @@ unsafe impl Operation for Socket {
 
     fn complete(self, completion: Completion) -> Self::Output {
         // SAFETY: the kernel has just made it for this operation; it has no other owner.
-        completion.result().map(|raw| unsafe { Fd::socket(raw as i32, self.owner) })
+        completion.result().map(|raw| unsafe { Fd::socket(raw as i32, self.owner, false) })
     }
 
     fn route(&self, rules: &Rules) -> Route {

@@ -74,7 +74,7 @@ impl Handle {
     pub fn socket_pair(&self, kind: SocketType) -> io::Result<(Fd, Fd)> {
         let raws = self.shared.descriptors.socket_pair(kind)?;
         // SAFETY: the kernel has just made both for this call; they have no other owner.
-        let [one, other] = raws.map(|raw| unsafe { Fd::socket(raw, self.owner()) });
+        let [one, other] = raws.map(|raw| unsafe { Fd::socket(raw, self.owner(), false) });
         Ok((one, other))
     }
 
