@@ -117,8 +117,7 @@ struct Late {
 
 impl Late {
     fn new() -> Self {
-        let (outer, vacant) = (replace(None), Vacant::new(make));
-        Self { outer, vacant, _closures: OfCall::new() }
+        Self { vacant: Vacant::new(make), outer: replace(None), _closures: OfCall::new() }
     }
 
     /// Returns the runtime that was made for this call, once.
