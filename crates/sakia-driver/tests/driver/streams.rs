@@ -434,7 +434,9 @@ fn an_operation_that_ends_at_the_drop_of_another_object_is_not_slept_through() {
         driver.turn(Wait::Poll).unwrap();
         far.write_all(b"x").unwrap();
         let wake = driver.remote_wake().unwrap();
+        assert!(recv.try_take().is_none(), "no turn has brought it");
         drop(one);
+        driver.turn(Wait::Forever).unwrap();
         while recv.try_take().is_none() {
             driver.turn(Wait::Forever).unwrap();
         }
