@@ -2,7 +2,7 @@
 //! datagrams, pipes and [`Async`], whether or not the kernel still has an accept, a receive or a poll of
 //! theirs.
 //!
-//! Each look at the other side is by a plain call of this thread, which does not wait.
+//! Each look at the other side is by a plain call of this thread, so that no turn is taken meanwhile.
 
 use std::future::{Future, poll_fn};
 use std::io::{ErrorKind, Read, Write};
@@ -98,11 +98,12 @@ fn assert_closed(read: std::io::Result<usize>) {
     }
 }
 
-/// Returns a connected pair whose other end does not block.
+/// Returns a connected pair. The far end blocks, and this thread with it: only a drop may have closed the near
+/// one. The kernel may need a moment to tell.
 async fn tcp_pair() -> (TcpStream, plain::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let far = plain::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-    far.set_nonblocking(true).unwrap();
+    far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     (listener.accept().await.unwrap().0, far)
 }
 
@@ -302,7 +303,6 @@ fn serve_and_an_awaited_abort_have_closed_before_they_resolve() {
 fn a_drop_within_a_task_needs_no_turn() {
     on_each(async || {
         let (mut near, mut far) = tcp_pair().await;
-        far.set_nonblocking(false).unwrap();
         let peer = std::thread::spawn(move || {
             far.write_all(b"?").unwrap();
             let mut answer = String::new();
