@@ -98,8 +98,8 @@ fn assert_closed(read: std::io::Result<usize>) {
     }
 }
 
-/// Returns a connected pair. The far end blocks, and this thread with it: only a drop may have closed the near
-/// one. The kernel may need a moment to tell.
+/// Returns a connected pair. The far end blocks, and this thread with it: only a drop may have closed the
+/// near one. The kernel may need a moment to tell.
 async fn tcp_pair() -> (TcpStream, plain::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let far = plain::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
