@@ -388,6 +388,23 @@ fn a_dropped_connection_is_closed_there_and_then() {
     assert!(run(&driver, near.recv()).unwrap().is_empty(), "the peer has closed");
 }
 
+/// A turn takes the results of its own requests to cancel. A foreign loop may not take another one for a long
+/// time, and there the drop leaves them to the turn.
+#[test]
+fn a_dropped_connection_of_a_foreign_loop_is_closed_by_one_turn() {
+    let driver = by_readiness();
+    let _pollable = driver.pollable().unwrap();
+    let (near, far) = pair(&driver);
+    assert!(poll_once(far.recv()).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    let before = driver.counters().finished;
+    drop(far);
+    assert_eq!(driver.counters().finished, before);
+    driver.turn(Wait::Poll).unwrap();
+    assert_eq!(driver.counters().finished - before, 2, "the receive and the close");
+    assert!(run(&driver, near.recv()).unwrap().is_empty(), "the peer has closed");
+}
+
 /// Epoll reports a socket with an error that no receive takes all the time.
 #[test]
 fn an_error_that_stays_keeps_no_turn_from_sleeping() {
