@@ -357,7 +357,7 @@ fn a_child_that_another_task_starts_wakes_its_scope() {
         let (open, gate) = async_channel::bounded(1);
         let there = s.clone();
         spawn(async move {
-            sleep(Duration::from_millis(1)).await; // the scope waits by then
+            sakia::time::sleep(std::time::Duration::from_millis(1)).await; // the scope waits by then
             drop(there.spawn(async move { open.send(()).await.unwrap() }));
         })
         .detach();
