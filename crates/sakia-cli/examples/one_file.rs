@@ -1,6 +1,6 @@
 //! A limit of `sakia cp` with one small file: the standard library's copy on a second thread, since `sakia`
-//! hears signals on the first. What a program needs beyond this is the price of its size, and of what it
-//! finds out before it copies.
+//! hears signals on the first. The rest of a program's time is the price of its size, and of what it finds
+//! out before it copies.
 //!
 //! ```text
 //! cargo build --release -p sakia-cli --bin sakia --example one_file

@@ -647,8 +647,9 @@ impl Fd {
     }
 
     /// Lends the descriptor for a call that neither goes by the mode of a socket, nor keeps a copy of the
-    /// descriptor, nor sets `SO_LINGER`, such as `getsockopt(2)`. Other calls need [`as_fd`](AsFd::as_fd): a socket that the driver
-    /// made may be in non-blocking mode until then, see [`Connection::send_file`](crate::Connection::send_file).
+    /// descriptor, nor sets `SO_LINGER`, such as `getsockopt(2)`. Other calls need [`as_fd`](AsFd::as_fd): a
+    /// socket that the driver made may be in non-blocking mode until then, see
+    /// [`Connection::send_file`](crate::Connection::send_file).
     ///
     /// # Panics
     /// On the simulated kernel, whose descriptors mean nothing to the process.

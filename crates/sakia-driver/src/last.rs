@@ -46,11 +46,6 @@ impl LastFd {
     pub fn into_fd(mut self) -> Fd {
         self.fd.take().expect("it is taken once")
     }
-
-    /// Returns the driver.
-    pub fn driver(&self) -> &Handle {
-        &self.driver
-    }
 }
 
 impl Deref for LastFd {

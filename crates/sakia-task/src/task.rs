@@ -123,17 +123,9 @@ impl<T> Task<T> {
     /// Resolves when the future of a task that was aborted is dropped; at once if its outcome was taken.
     #[cold]
     fn poll_marked(&mut self, cx: &mut Context<'_>) -> Poll<Option<Outcome<T>>> {
-        if self.marks.load(Ordering::Relaxed) & TAKEN == 0 {
-            let flags = self.header().count.flags();
-            if flags & DONE == 0 {
-                if self.is_home(flags) {
-                    self.wait_at_home(cx.waker());
-                    return Poll::Pending;
-                }
-                if self.wait_elsewhere(cx.waker()) & DONE == 0 {
-                    return Poll::Pending;
-                }
-            }
+        let is_taken = self.marks.load(Ordering::Relaxed) & TAKEN != 0;
+        if !is_taken && self.poll_flags(cx.waker()).is_pending() {
+            return Poll::Pending;
         }
         Poll::Ready(None)
     }
@@ -149,6 +141,23 @@ impl<T> Task<T> {
     /// Returns whether [`abort`](Self::abort) was called.
     pub fn is_aborted(&self) -> bool {
         self.marks.load(Ordering::Relaxed) & ABORTED != 0
+    }
+
+    /// Returns the flags once the task has ended, or leaves the waker.
+    #[inline(always)]
+    fn poll_flags(&self, waker: &Waker) -> Poll<u64> {
+        let mut flags = self.header().count.flags();
+        if flags & DONE == 0 {
+            if self.is_home(flags) {
+                self.wait_at_home(waker);
+                return Poll::Pending;
+            }
+            flags = self.wait_elsewhere(waker);
+            if flags & DONE == 0 {
+                return Poll::Pending;
+            }
+        }
+        Poll::Ready(flags)
     }
 
     /// Leaves the waker at home.
@@ -189,17 +198,7 @@ impl<T> Future for Task<T> {
         if this.marks.load(Ordering::Relaxed) != 0 {
             return this.poll_marked(cx);
         }
-        let mut flags = this.header().count.flags();
-        if flags & DONE == 0 {
-            if this.is_home(flags) {
-                this.wait_at_home(cx.waker());
-                return Poll::Pending;
-            }
-            flags = this.wait_elsewhere(cx.waker());
-            if flags & DONE == 0 {
-                return Poll::Pending;
-            }
-        }
+        let Poll::Ready(flags) = this.poll_flags(cx.waker()) else { return Poll::Pending };
         if flags & VALUE == 0 {
             return Poll::Ready(None);
         }

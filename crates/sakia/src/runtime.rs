@@ -261,8 +261,8 @@ impl Builder {
     }
 
     /// Sets the longest time for which the end of the runtime waits for the code that
-    /// [`spawn_blocking`](crate::spawn_blocking) has started. What runs longer goes on, and is lost when the
-    /// process ends. Without this call the end waits until all has ended. It says nothing of an
+    /// [`spawn_blocking`](crate::spawn_blocking) has started. Code that runs longer goes on, and is lost when
+    /// the process ends. Without this call the end waits until all has ended. It says nothing of an
     /// [engine](Builder::build_engine), whose end waits for none.
     ///
     /// # Examples

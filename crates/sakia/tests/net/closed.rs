@@ -19,6 +19,8 @@ use sakia::net::{
 use sakia::{CancellationToken, Runtime, spawn, yield_now};
 use sakia_driver::{Policy, Streams};
 
+use crate::support::{pair_with_std, poll_once};
+
 /// Calls a test on each backend, and with each way of streams.
 fn on_each(test: impl AsyncFn()) {
     for (policy, streams) in [
@@ -37,8 +39,7 @@ fn on_each(test: impl AsyncFn()) {
 /// Polls a future once, and lets the kernel have what it has started.
 async fn begin<F: Future>(future: F) {
     let mut future = pin!(future);
-    let poll = poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx).is_pending()));
-    assert!(poll.await, "it waits");
+    assert!(poll_once(&mut future).await.is_pending(), "it waits");
     turns().await;
 }
 
@@ -101,10 +102,9 @@ fn assert_closed(read: std::io::Result<usize>) {
 /// Returns a connected pair. The far end blocks, and this thread with it: only a drop may have closed the
 /// near one. The kernel may need a moment to tell.
 async fn tcp_pair() -> (TcpStream, plain::TcpStream) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let far = plain::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (near, far) = pair_with_std().await;
     far.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    (listener.accept().await.unwrap().0, far)
+    (near, far)
 }
 
 #[test]
@@ -126,8 +126,7 @@ fn a_peer_sees_the_end_of_a_dropped_stream() {
                 // It was never given to the kernel.
                 _ => {
                     let mut recv = Box::pin(near.recv());
-                    let poll = poll_fn(|cx| Poll::Ready(recv.as_mut().poll(cx).is_pending()));
-                    assert!(poll.await);
+                    assert!(poll_once(&mut recv).await.is_pending());
                 }
             }
             near.write_all("answer").await.0.unwrap();
@@ -325,10 +324,9 @@ fn objects_that_are_dropped_together_are_all_closed() {
             pairs.push(tcp_pair().await);
         }
         let (mut reader, writer) = pipe().unwrap();
-        let mut far_reader = std::io::pipe().unwrap();
-        let mut piped = PipeReader::from_fd(far_reader.0.into());
-        let (nears, fars): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
-        let mut nears: Vec<_> = nears;
+        let (piped, mut far_writer) = std::io::pipe().unwrap();
+        let mut piped = PipeReader::from_fd(piped.into());
+        let (mut nears, fars): (Vec<_>, Vec<_>) = pairs.into_iter().unzip();
         let reads = nears.iter_mut().map(|near| Box::pin(near.read(vec![0; 9])));
         let mut reads: Vec<_> = reads.collect();
         let mut from_pipe = Box::pin(piped.read(vec![0; 9]));
@@ -344,7 +342,7 @@ fn objects_that_are_dropped_together_are_all_closed() {
         for mut far in fars {
             assert_eq!(far.read(&mut [0]).unwrap(), 0);
         }
-        assert_eq!(far_reader.1.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
+        assert_eq!(far_writer.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
         drop(writer);
         assert_eq!(reader.read(vec![0; 1]).await.0.unwrap(), 0);
     });
@@ -359,8 +357,7 @@ fn a_listener_that_never_had_a_turn_is_closed() {
             let address = std.local_addr().unwrap();
             let listener = TcpListener::from_std(std).unwrap();
             let mut accept = Box::pin(listener.accept());
-            let poll = poll_fn(|cx| Poll::Ready(accept.as_mut().poll(cx).is_pending()));
-            assert!(poll.await);
+            assert!(poll_once(&mut accept).await.is_pending());
             drop(accept);
             drop(listener);
             plain::TcpListener::bind(address).unwrap();
@@ -380,16 +377,12 @@ fn a_drop_loses_no_wake_of_another_task() {
             other_far.write_all(b"x").unwrap();
             let (sender, receiver) = async_channel::bounded(1);
             let wakes = spawn(async move { receiver.recv().await.unwrap() });
-            turn_once().await;
+            yield_now().await;
             std::thread::spawn(move || sender.try_send(7).unwrap()).join().unwrap();
             drop(near);
             assert_eq!((wakes.await.unwrap(), waits.await.unwrap()), (7, 1));
         }
     });
-}
-
-async fn turn_once() {
-    yield_now().await;
 }
 
 /// A foreign loop is told of what comes while it drops an object between two runs.
