@@ -1,4 +1,4 @@
-//! Sets of tasks, whose outcomes come in the order of their ends.
+//! Sets of tasks, whose outcomes come as the tasks end.
 
 use std::fmt;
 use std::future::{Future, poll_fn, ready};

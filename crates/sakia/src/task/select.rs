@@ -45,7 +45,8 @@ macro_rules! try_join {
     };
 }
 
-/// Waits for the first of up to eight futures, and runs its branch: `pattern = future => body`.
+/// Waits for the first of up to eight futures, and runs its branch: `pattern = future => body`. A comma ends a
+/// branch; after a block it may be left out.
 ///
 /// The other futures are dropped before the body runs: the section *Cancel safety* of a method says what is
 /// lost with its future. Pass `&mut` of a pinned future to keep it. Patterns must match any value. If several
@@ -68,11 +69,29 @@ macro_rules! try_join {
 /// ```
 #[macro_export]
 macro_rules! select {
-    ($($pattern:pat = $future:expr => $body:expr),+ $(,)?) => {{
+    ($($branches:tt)+) => {
+        $crate::__select_branches!([] $($branches)+)
+    };
+}
+
+/// The branches of [`select!`], taken one by one: those found, and the others.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __select_branches {
+    ([$($pattern:pat, $future:expr, $body:expr;)+]) => {{
         // A separate statement: nothing borrowed by the futures lasts into the bodies.
         let selected = $crate::__private::Select::select(($($future,)+)).await;
         $crate::__select_arms!(selected, [], [A B C D E F G H], $($pattern => $body,)+)
     }};
+    ([$($found:tt)*] $pattern:pat = $future:expr => $body:block, $($rest:tt)*) => {
+        $crate::__select_branches!([$($found)* $pattern, $future, $body;] $($rest)*)
+    };
+    ([$($found:tt)*] $pattern:pat = $future:expr => $body:block $($rest:tt)*) => {
+        $crate::__select_branches!([$($found)* $pattern, $future, $body;] $($rest)*)
+    };
+    ([$($found:tt)*] $pattern:pat = $future:expr => $body:expr $(, $($rest:tt)*)?) => {
+        $crate::__select_branches!([$($found)* $pattern, $future, $body;] $($($rest)*)?)
+    };
 }
 
 /// The match of [`select!`], which pairs the branches with the variants.

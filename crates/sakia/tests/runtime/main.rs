@@ -45,6 +45,7 @@ mod inspecting;
 mod macros;
 mod metrics;
 mod mocks;
+mod models;
 mod nesting;
 mod numbers;
 mod pipes;
