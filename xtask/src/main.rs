@@ -104,6 +104,9 @@ enum Command {
         /// The seed of the lines and the changes
         #[arg(long)]
         seed: Option<u64>,
+        /// Draw from files whose paths begin like this
+        #[arg(long, value_name = "PREFIX", requires = "draw")]
+        within: Vec<String>,
     },
     /// List the product's files with instructions of one operation in a runtime on the ring (needs valgrind)
     Path {
@@ -168,8 +171,8 @@ fn main() -> anyhow::Result<ExitCode> {
             instructions::sockets::run(&root, &cells, json)
         }
         Command::Lines { json, commit } => lines::run(&root, json, commit.as_deref()),
-        Command::Mutants { draw: Some(count), seed: Some(seed), .. } => {
-            mutants::draw(&root, count, seed)
+        Command::Mutants { draw: Some(count), seed: Some(seed), within, .. } => {
+            mutants::draw(&root, count, seed, &within)
         }
         Command::Mutants { quick: true, .. } => mutants::run(&root, &Choice::Quick),
         Command::Mutants { names, .. } if names.is_empty() => mutants::run(&root, &Choice::All),

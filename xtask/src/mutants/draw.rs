@@ -17,7 +17,7 @@ use self::operators::Change;
 use super::places::{self, Function};
 use crate::tidy::{File, Tree};
 
-/// Path prefixes of the files from which lines are drawn.
+/// Path prefixes of the files from which lines are drawn, unless the caller names others.
 const PATHS: &[&str] = &[
     "crates/sakia-driver/src/core",
     "crates/sakia-driver/src/uring",
@@ -26,16 +26,32 @@ const PATHS: &[&str] = &[
     "crates/sakia-driver/src/groups.rs",
     "crates/sakia-driver/src/connection/",
     "crates/sakia/src/engine/",
+    "crates/sakia/src/fs/",
+    "crates/sakia/src/group.rs",
+    "crates/sakia/src/net/",
+    "crates/sakia/src/task/",
+    "crates/sakia/src/time/",
+    "crates/sakia-tokio/src/",
+    "crates/sakia-trace/src/",
+    "crates/sakia-socket/src/",
+    "crates/sakia-socket-core/src/",
 ];
 
-/// Prints `count` entries for `known.toml`, on lines that `seed` draws.
+/// Prints `count` entries for `known.toml`, on lines that `seed` draws: of the files with these path prefixes, or
+/// of [`PATHS`] without any.
 ///
 /// # Errors
 /// A file cannot be read, or there are too few lines.
-pub(crate) fn run(root: &Path, count: usize, seed: u64) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(
+    root: &Path,
+    count: usize,
+    seed: u64,
+    within: &[String],
+) -> anyhow::Result<ExitCode> {
     let tree = Tree::read(root)?;
     let mut lines = Vec::new();
-    for file in tree.sources(PATHS) {
+    let within: Vec<&str> = within.iter().map(String::as_str).collect();
+    for file in tree.sources(if within.is_empty() { PATHS } else { &within }) {
         let mut by_line: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
         for change in operators::changes(&file.text)? {
             by_line.entry(change.line).or_default().push(change);
