@@ -26,8 +26,8 @@
 //!
 //! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
 //! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers
-//! that the environment gives to a test run; [`random`] makes random programs, and [`shrink`] makes those that
-//! fail smaller.
+//! that the environment gives to a test run; [`random`] makes random programs, and [`shrink`] makes those
+//! that fail smaller.
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.

@@ -37,8 +37,8 @@ const PATHS: &[&str] = &[
     "crates/sakia-socket-core/src/",
 ];
 
-/// Prints `count` entries for `known.toml`, on lines that `seed` draws: of the files with these path prefixes, or
-/// of [`PATHS`] without any.
+/// Prints `count` entries for `known.toml`, on lines that `seed` draws: of the files with these path
+/// prefixes, or of [`PATHS`] without any.
 ///
 /// # Errors
 /// A file cannot be read, or there are too few lines.

@@ -45,8 +45,8 @@ macro_rules! try_join {
     };
 }
 
-/// Waits for the first of up to eight futures, and runs its branch: `pattern = future => body`. A comma ends a
-/// branch; after a block it may be left out.
+/// Waits for the first of up to eight futures, and runs its branch: `pattern = future => body`. A comma ends
+/// a branch; after a block it may be left out.
 ///
 /// The other futures are dropped before the body runs: the section *Cancel safety* of a method says what is
 /// lost with its future. Pass `&mut` of a pinned future to keep it. Patterns must match any value. If several

@@ -22,6 +22,7 @@ mod listeners;
 mod options;
 mod scenes;
 mod send_file;
+mod serve_model;
 mod serving;
 #[cfg(feature = "sim")]
 mod simulated;

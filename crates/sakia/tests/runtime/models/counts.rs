@@ -1,9 +1,9 @@
 //! Budgets against a line of requests, cancellation tokens against a tree of flags, sets of tasks against two
-//! lists. After each step every count, flag and outcome is compared, and so is the number of wakes of each future
-//! that waits: one when its turn comes, none before.
+//! lists. After each step every count, flag and outcome is compared, and so is the number of wakes of each
+//! future that waits: one when its turn comes, none before.
 //!
-//! Left out: several threads, which tests of their own have, and the order in which a set gives the outcomes of
-//! tasks that have ended already.
+//! Left out: several threads, which tests of their own have, and the order in which a set gives the outcomes
+//! of tasks that have ended already.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -280,7 +280,7 @@ fn budgets_serve_their_line() {
 
 // ---- tokens ------------------------------------------------------------------------------------
 
-/// What is done with a token of the tree, or a future that waits, by its number modulo those there are.
+/// A step with a token of the tree, or a future that waits, by its number modulo those there are.
 #[derive(Clone, Copy, Debug)]
 enum Tree {
     New,

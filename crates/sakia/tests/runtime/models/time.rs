@@ -1,8 +1,9 @@
 //! Tasks that sleep, tick and give up, at the times that a model computes.
 //!
-//! The model knows no wheel and no loop. It adds up a task's waits: a wait for a time that has come takes none,
-//! and any other ends with the millisecond into which its time falls. From that come the time and the outcome of
-//! each step, and the deadlines that are open at any moment, of which a foreign loop is told the first.
+//! The model knows no wheel and no loop. It adds up a task's waits: a wait for a time that has come takes
+//! none, and any other ends with the millisecond into which its time falls. From that come the time and the
+//! outcome of each step, and the deadlines that are open at any moment, of which a foreign loop is told the
+//! first.
 
 use std::cell::RefCell;
 use std::fmt::Write;
@@ -22,7 +23,7 @@ use sakia_testkit::random::{Random, programs};
 /// A time in microseconds.
 type Micros = u64;
 
-/// What a task does next. Times are from now, or from the beginning if they are called `at`.
+/// A step of a task. Times are from now, or from the beginning if they are called `at`.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Yield,
@@ -64,7 +65,7 @@ enum Step {
 type Tagged = (usize, Step);
 
 const TASKS: u64 = 4;
-/// What nobody waits for in a test.
+/// A time that no test waits for.
 const ENDLESS: Micros = 1 << 50;
 
 fn span(random: &mut Random) -> Micros {
@@ -90,7 +91,7 @@ fn program(random: &mut Random) -> Vec<Tagged> {
         7 => Step::Race(span(random), random.one_of(&[1000, 3000, ENDLESS])),
         8 => {
             let start = random.percent(60).then(|| span(random));
-            Step::Interval { start, period: 1 + span(random), missed: missed(random) }
+            Step::Interval { start, period: span(random).max(1), missed: missed(random) }
         }
         9..=11 => Step::Tick,
         12 => Step::TimeoutTick { limit: span(random) },
