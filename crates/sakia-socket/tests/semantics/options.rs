@@ -102,7 +102,10 @@ fn a_receive_of_all_ends_with_its_time() {
         read_ahead(&b);
         assert_eq!(recv(&b, RecvFlags::WAITALL), Ok(b"efg".into()), "{mode:?}");
         assert_eq!(recv(&b, RecvFlags::PEEK | RecvFlags::WAITALL), Err(Errno::AGAIN));
-        // A writer that sends single bytes again and again does not prolong the receive.
+        // A writer that sends single bytes again and again does not prolong the receive. The first is there
+        // before its thread runs, which may be late.
+        send(&a, b".");
+        layer.flush();
         let dribble = a.clone();
         let thread = std::thread::spawn(move || {
             while dribble.send(b".", SendFlags::NOSIGNAL).is_ok() {

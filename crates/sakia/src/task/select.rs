@@ -61,7 +61,9 @@ macro_rules! try_join {
 ///     let token = sakia::CancellationToken::new();
 ///     let outcome = sakia::select! {
 ///         number = async { 1 } => format!("number {number}"),
-///         () = token.canceled() => "canceled".into(),
+///         () = token.canceled() => {
+///             "canceled".into()
+///         }
 ///         _ = pending::<()>() => unreachable!(),
 ///     };
 ///     assert_eq!(outcome, "number 1");

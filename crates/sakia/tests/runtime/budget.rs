@@ -26,48 +26,6 @@ fn granted(request: &mut Acquire) -> Permit {
     }
 }
 
-#[test]
-fn requests_are_served_in_order() {
-    let budget = Budget::new(Limits::new().bytes(10));
-    let acquire = |amount| budget.acquire(Resource::Bytes, amount);
-    let held = granted(&mut acquire(6));
-    let (mut large, mut small) = (acquire(8), acquire(1));
-    assert!(poll(&mut large).is_pending() && poll(&mut small).is_pending());
-    assert!(budget.try_acquire(Resource::Bytes, 1).is_none(), "others were first");
-    assert!(budget.try_acquire(Resource::Operations, 1).is_some(), "this is another resource");
-    drop(held);
-    let (large, small) = (granted(&mut large), granted(&mut small));
-    assert_eq!((large.amount(), small.amount(), budget.available(Resource::Bytes)), (8, 1, 1));
-}
-
-#[test]
-fn a_dropped_request_lets_the_next_in() {
-    let budget = Budget::new(Limits::new().bytes(10));
-    let acquire = |amount| budget.acquire(Resource::Bytes, amount);
-    let held = granted(&mut acquire(6));
-    let (mut large, mut small) = (acquire(8), acquire(4));
-    assert!(poll(&mut large).is_pending() && poll(&mut small).is_pending());
-    drop(large); // it waited
-    let small = granted(&mut small);
-    let (mut unseen, mut next) = (acquire(10), acquire(10));
-    assert!(poll(&mut unseen).is_pending() && poll(&mut next).is_pending());
-    drop((held, small));
-    assert_eq!(budget.available(Resource::Bytes), 0, "granted, but not seen");
-    drop(unseen);
-    drop(granted(&mut next));
-    drop(acquire(1)); // it never began
-    assert_eq!(budget.available(Resource::Bytes), 10);
-}
-
-#[test]
-fn who_wants_more_than_all_runs_alone() {
-    let budget = Budget::new(Limits::new().descriptors(3));
-    let all = granted(&mut budget.acquire(Resource::Descriptors, 100));
-    assert_eq!((all.amount(), budget.available(Resource::Descriptors)), (3, 0));
-    let none = budget.try_acquire(Resource::Descriptors, 0).unwrap();
-    assert_eq!((none.amount(), none.resource()), (0, Resource::Descriptors));
-}
-
 /// A waker that panics.
 struct Bad;
 

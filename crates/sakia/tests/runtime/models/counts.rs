@@ -564,8 +564,10 @@ fn sets_give_each_outcome_once() {
                     }
                 }
                 settle().await;
-                let difference = differ("length", set.len(), running.len() + ended.len())
-                    .or_else(|| differ("empty", set.is_empty(), set.len() == 0));
+                let difference =
+                    differ("length", set.len(), running.len() + ended.len()).or_else(|| {
+                        differ("empty", set.is_empty(), ended.is_empty() && running.is_empty())
+                    });
                 if difference.is_some() {
                     return difference;
                 }

@@ -135,8 +135,8 @@ impl Task {
                 return format!("{}", timeout_at(deadline, sleep(micros(time))).await.is_ok());
             }
             Step::Race(one, other) => select! {
-                () = sleep(micros(one)) => {},
-                () = sleep(micros(other)) => {},
+                () = sleep(micros(one)) => {}
+                () = sleep(micros(other)) => {}
             },
             Step::Interval { start, period, missed } => {
                 self.ticks = match start {
