@@ -27,7 +27,7 @@
 //! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
 //! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers
 //! that the environment gives to a test run; [`random`] makes random programs, and [`shrink`] makes those
-//! that fail smaller.
+//! that fail smaller; [`rounds`] is a model of logs with group commit.
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.
@@ -41,6 +41,7 @@ pub mod loopback;
 pub mod mount_facts;
 pub mod page_guard;
 pub mod random;
+pub mod rounds;
 pub mod settings;
 pub mod shrink;
 

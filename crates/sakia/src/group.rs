@@ -7,7 +7,8 @@
 //! 2. A performer begins the round. Requests that come from then on gather for the one after it.
 //! 3. The round ends. Its own requests are woken, and no others.
 //! 4. A round that fails is the last one: the kernel may have dropped what it could not write and marked it
-//!    clean, so that a later sync would succeed without the data being there.
+//!    clean, so that a later sync would succeed without the data being there. The failure of a writer's own
+//!    append is final, too: the round under way is finished, and counts as failed.
 //!
 //! There is one performer at a time. The first request that finds none starts one, which stays as long as
 //! requests come; a request that is dropped remains in its round, so that its bytes are written and no other
@@ -262,9 +263,11 @@ impl Group {
     }
 
     /// Ends the round that has begun. Returns the requests to be woken.
+    ///
+    /// If the group has failed meanwhile, its requests have failed, whatever the round's own end.
     pub(crate) fn end_round(&mut self, round: Round, result: Result<(), i32>) -> Wakers {
         self.writers = self.waiting.len() + self.gathered.len();
-        match result {
+        match result.and(self.failure.map_or(Ok(()), Err)) {
             Ok(()) => {
                 self.done = self.begun;
                 let mut buffers = round.pieces.into_iter().map(|piece| piece.buf);
@@ -431,6 +434,18 @@ mod tests {
         assert_eq!(group.reserve(1).unwrap_err().raw_os_error(), Some(EIO));
         assert!(group.begin().is_none());
         assert_eq!((group.begun(), group.failure()), (1, Some(EIO)));
+    }
+
+    #[test]
+    fn a_round_during_which_an_append_fails_has_failed_for_late_polls_too() {
+        let mut group = Group::new(0);
+        let count = Arc::new(Count::default());
+        let tickets = [(); 2].map(|()| append(&mut group, b"x"));
+        let round = group.begin().unwrap();
+        wake(group.fail(EIO));
+        assert_eq!(poll(&mut group, &tickets[0], &count), Poll::Ready(Err(EIO)));
+        wake(group.end_round(round, Ok(())));
+        assert_eq!(poll(&mut group, &tickets[1], &count), Poll::Ready(Err(EIO)));
     }
 
     #[test]

@@ -52,7 +52,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
-pub use script::{Gate, Opcode, Rule};
+pub use script::{Gate, HeldRequest, Opcode, Rule};
 use shared::{Options, Shared};
 
 use crate::place::{Mounted, PlaceError, Scratch};

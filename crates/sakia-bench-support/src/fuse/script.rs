@@ -195,10 +195,33 @@ impl Gate {
         self.shared.wake();
     }
 
+    /// Returns the request that has waited here longest.
+    pub fn first(&self) -> Option<HeldRequest> {
+        self.shared.lock().first_at(self.id)
+    }
+
+    /// Releases the request that has waited here longest, with the outcome of this rule instead of the
+    /// gate's own; the gate stays as it is.
+    pub fn pass_as(&self, like: &Rule) {
+        self.shared.lock().pass_as(self.id, like.outcome);
+        self.shared.wake();
+    }
+
     fn set_open(&self, open: bool) {
         self.shared.lock().gates.insert(self.id, open);
         self.shared.wake();
     }
+}
+
+/// A request that waits at a gate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeldRequest {
+    /// Its kind.
+    pub opcode: Opcode,
+    /// The offset of a read or a write; 0 for others.
+    pub offset: u64,
+    /// The bytes of a read or a write; 0 for others.
+    pub len: u64,
 }
 
 impl Drop for Gate {

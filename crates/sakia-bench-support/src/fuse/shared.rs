@@ -8,7 +8,7 @@ use std::time::Instant;
 use rustix::io::Errno;
 
 use super::protocol::{self, Fields, Header, Reply};
-use super::script::{Opcode, Outcome, Rule};
+use super::script::{HeldRequest, Opcode, Outcome, Rule};
 use crate::blocked::PATIENCE;
 
 /// The node of the root directory; files have the numbers that follow.
@@ -162,6 +162,23 @@ impl State {
             if let Until::Gate(_, delay) = parked.until {
                 parked.until = Until::Time(Instant::now() + delay);
             }
+        }
+    }
+
+    pub fn first_at(&self, id: u64) -> Option<HeldRequest> {
+        let parked = self.parked.iter().find(|parked| parked.is_at(id))?;
+        let (header, mut fields) = protocol::parse(&parked.bytes)?;
+        let opcode = Opcode(header.opcode);
+        let (_handle, offset, len) = (fields.u64(), fields.u64(), fields.u32());
+        let has_range = matches!(opcode, Opcode::READ | Opcode::WRITE);
+        let (offset, len) = if has_range { (offset, len.into()) } else { (0, 0) };
+        Some(HeldRequest { opcode, offset, len })
+    }
+
+    pub fn pass_as(&mut self, id: u64, outcome: Outcome) {
+        if let Some(parked) = self.parked.iter_mut().find(|parked| parked.is_at(id)) {
+            parked.then = outcome;
+            self.pass(id, 1);
         }
     }
 
@@ -342,8 +359,10 @@ impl State {
                 let begin = to_usize(offset)?;
                 let content = &mut self.node(header.node)?.content;
                 let end = begin.checked_add(length).ok_or(Errno::FBIG)?;
-                content.resize(content.len().max(end), 0);
-                content[begin..end].copy_from_slice(bytes);
+                if length > 0 {
+                    content.resize(content.len().max(end), 0);
+                    content[begin..end].copy_from_slice(bytes);
+                }
                 reply.u32(length as u32).u32(0);
             }
             Opcode::CREATE => {

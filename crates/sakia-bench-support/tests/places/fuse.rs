@@ -110,6 +110,27 @@ fn gates_hold_until_opened() {
 }
 
 #[test]
+fn the_answer_to_a_held_request_may_be_chosen_late() {
+    let fuse = available!(Fuse::builder().file("a", pattern(10)).direct_io(true).mount());
+    let gate = fuse.hold(Rule::on(Opcode::WRITE).file("a"));
+    assert_eq!(gate.first(), None);
+    let file = fs::OpenOptions::new().write(true).open(fuse.join("a")).unwrap();
+    let answers = [Rule::any().errno(EIO), Rule::any().short(2), Rule::any().short(0), Rule::any()];
+    let results = answers.map(|answer| {
+        thread::scope(|scope| {
+            let writer = scope.spawn(|| file.write_at(&[9; 5], 20));
+            gate.wait_held(1);
+            let held = gate.first().unwrap();
+            assert_eq!((held.opcode, held.offset, held.len), (Opcode::WRITE, 20, 5));
+            gate.pass_as(&answer);
+            let result = writer.join().unwrap().map_err(|error| error.raw_os_error());
+            (result, fuse.content("a").len())
+        })
+    });
+    assert_eq!(results, [(Err(Some(EIO)), 10), (Ok(2), 22), (Ok(0), 22), (Ok(5), 25)]);
+}
+
+#[test]
 fn later_answers_are_given_in_their_time() {
     let fuse = available!(Fuse::builder().file("a", pattern(10)).mount());
     fuse.script(Rule::on(Opcode::OPEN).delay(Duration::from_millis(20)));

@@ -10,6 +10,7 @@ mod ends;
 mod files;
 mod forked;
 mod group_commit;
+mod group_commit_model;
 mod model;
 mod paths;
 mod remote;

@@ -1,8 +1,8 @@
-//! One write and one sync for the records of many threads.
+//! One write and one sync for the records of many threads. Rounds and their failures are compared with a
+//! model in `group_commit_model`.
 
 use std::future::Future;
 use std::io::ErrorKind;
-use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
@@ -21,12 +21,9 @@ on_each_backend! {
     large_records_are_whole
     a_thread_that_is_alone_needs_no_other
     what_was_accepted_is_written_though_nothing_awaits_it
-    a_request_that_is_not_polled_holds_up_neither_others_nor_a_stop
     a_request_may_move_to_another_thread
-    a_sync_that_cannot_be_is_told_to_all
     a_write_that_fails_is_told_to_all
     a_stopped_engine_refuses_what_is_awaited
-    a_stop_waits_for_the_round
     a_waker_that_panics_holds_up_no_other
     a_waker_may_call_back_when_it_is_dropped
     blocks_go_past_the_page_cache
@@ -203,28 +200,6 @@ fn what_was_accepted_is_written_though_nothing_awaits_it(builder: &Builder) {
     assert_records(&folder, 1, begun);
 }
 
-fn a_request_that_is_not_polled_holds_up_neither_others_nor_a_stop(builder: &Builder) {
-    let (folder, engine) = (Folder::new(), engine(builder));
-    let journal = journal(&engine, &folder);
-    let mut first = journal.append_durable(record(0, 0));
-    // On a busy machine the request may be complete already.
-    let begun = poll_once(&mut first);
-    let second = journal.append_durable(record(0, 1)).submit();
-    on_tokio(1, async {
-        journal.append_durable(record(0, 2)).await.0.unwrap();
-        engine.stop().await;
-    });
-    assert_eq!(engine.statistics().live, 0);
-    // The requests are complete, and may be polled after the stop.
-    let (result, _) = match begun {
-        Poll::Ready(done) => done,
-        Poll::Pending => first.wait(),
-    };
-    result.unwrap();
-    on_tokio(1, second).0.unwrap();
-    assert_records(&folder, 1, 3);
-}
-
 fn a_request_may_move_to_another_thread(builder: &Builder) {
     let (folder, engine) = (Folder::new(), engine(builder));
     let journal = journal(&engine, &folder);
@@ -237,31 +212,6 @@ fn a_request_may_move_to_another_thread(builder: &Builder) {
         result.unwrap();
     }
     assert_records(&folder, 1, 50);
-}
-
-fn a_sync_that_cannot_be_is_told_to_all(builder: &Builder) {
-    let engine = engine(builder);
-    let (_reader, writer) = std::io::pipe().unwrap();
-    let file = engine.adopt(OwnedFd::from(writer).into()).unwrap();
-    let journal = GroupCommit::new(file).wait().unwrap();
-    let waiting: Vec<_> = (0..5).map(|_| journal.commit().submit()).collect();
-    let threads: Vec<_> = (0..5)
-        .map(|_| {
-            let journal = journal.clone();
-            thread::spawn(move || journal.commit().wait())
-        })
-        .collect();
-    on_tokio(1, async {
-        for waiting in waiting {
-            assert_eq!(waiting.await.unwrap_err().raw_os_error(), Some(libc::EINVAL));
-        }
-    });
-    for thread in threads {
-        assert_eq!(thread.join().unwrap().unwrap_err().raw_os_error(), Some(libc::EINVAL));
-    }
-    assert_eq!((journal.syncs(), journal.failure()), (1, Some(libc::EINVAL)));
-    engine.stop_and_wait();
-    assert_eq!(engine.statistics().live, 0);
 }
 
 fn a_write_that_fails_is_told_to_all(builder: &Builder) {
@@ -311,20 +261,6 @@ fn a_stopped_engine_refuses_what_is_awaited(builder: &Builder) {
     journal.append(record(0, 1)).wait().0.unwrap();
     journal.commit().wait().unwrap();
     assert_records(&folder, 1, 2);
-}
-
-fn a_stop_waits_for_the_round(builder: &Builder) {
-    for number in 0..20 {
-        let (folder, engine) = (Folder::new(), engine(builder));
-        let journal = journal(&engine, &folder);
-        let requests: Vec<_> =
-            (0..number).map(|number| journal.append_durable(record(0, number)).submit()).collect();
-        engine.stop_and_wait();
-        assert_records(&folder, 1, number);
-        for mut request in requests {
-            assert!(matches!(poll_once(&mut request), Poll::Ready((Ok(_), _))));
-        }
-    }
 }
 
 /// Counts wakes, and panics at each.

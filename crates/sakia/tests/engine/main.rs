@@ -9,6 +9,7 @@ mod ends;
 mod files;
 mod foreign_code;
 mod group_commit;
+mod group_commit_model;
 mod paths;
 mod remote;
 mod support;

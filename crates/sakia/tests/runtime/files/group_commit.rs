@@ -1,7 +1,6 @@
-//! One sync for many writers, and failures that are kept.
+//! One sync for many writers. Rounds and their failures are compared with a model in `group_commit_model`.
 
 use std::future::Future;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
@@ -64,47 +63,6 @@ fn appends_go_on_where_the_file_ends() {
         assert!(GroupCommit::new(file).await.is_err());
     });
     assert_eq!(std::fs::read(&path).unwrap(), b"before after");
-}
-
-#[test]
-fn dropping_who_asked_first_does_not_hold_up_the_others() {
-    let dir = TempDir::new();
-    block_on(async {
-        let file = File::create(dir.join("journal")).await.unwrap();
-        let journal = GroupCommit::new(file).await.unwrap();
-        let first = spawn({
-            let journal = journal.clone();
-            async move { journal.commit().await }
-        });
-        let second = spawn({
-            let journal = journal.clone();
-            async move { journal.commit().await }
-        });
-        sakia::yield_now().await;
-        first.abort();
-        second.await.unwrap().unwrap();
-        journal.commit().await.unwrap();
-    });
-}
-
-#[test]
-fn a_sync_that_cannot_be_is_told_to_all() {
-    block_on(async {
-        // A pipe cannot be synced, so the kernel's error needs no fake disk.
-        let (_reader, writer) = std::io::pipe().unwrap();
-        let file = File::try_from(OwnedFd::from(writer)).unwrap();
-        let journal = GroupCommit::new(file).await.unwrap();
-        let waiting: Vec<_> = (0..5)
-            .map(|_| {
-                let journal = journal.clone();
-                spawn(async move { journal.commit().await })
-            })
-            .collect();
-        for waiting in waiting {
-            assert_eq!(waiting.await.unwrap().unwrap_err().raw_os_error(), Some(22));
-        }
-        assert_eq!((journal.syncs(), journal.failure()), (1, Some(22)));
-    });
 }
 
 #[test]

@@ -8,6 +8,7 @@ mod crashes;
 mod direct_io;
 mod directories;
 mod group_commit;
+mod group_commit_model;
 #[cfg(feature = "sim")]
 mod on_the_simulated_kernel;
 mod open_files;
