@@ -308,7 +308,8 @@ impl File {
     /// ```
     #[doc(alias = "dup")]
     pub async fn try_clone(&self) -> io::Result<Self> {
-        self.inner.lock().await.settle(&self.handle.std).await?;
+        // As in `into_std`.
+        self.inner.lock().await.settle(&self.handle.std).await.ok();
         let mut file = Self::new(self.handle.try_clone()?, Ways::default());
         file.max_buf_size = self.max_buf_size;
         Ok(file)
@@ -526,8 +527,8 @@ impl Inner {
     fn poll_written(&mut self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         if self.write_error.is_none() {
             ready!(self.poll_landed(cx, Half::Writing));
+            self.forget();
         }
-        self.read_ended = None;
         Poll::Ready(self.write_error.take().map_or(Ok(()), Err))
     }
 
@@ -538,9 +539,19 @@ impl Inner {
         self.read_ended = Some(result.map(|_| ()));
     }
 
+    /// Waits for the operation in flight.
     async fn finish(&mut self) {
         poll_fn(|cx| self.poll_landed(cx, Half::Writing)).await;
+        self.forget();
+    }
+
+    /// Forgets the results of a read and a seek whose callers are gone. While the error of a write is kept, a
+    /// call returns that, and the seek is reported to the next one.
+    fn forget(&mut self) {
         self.read_ended = None;
+        if self.write_error.is_none() {
+            self.seek_error = None;
+        }
     }
 
     /// Waits for the operation in flight, and moves the position back to the first unread byte.
@@ -550,12 +561,16 @@ impl Inner {
     }
 
     /// Moves the position back to the first unread byte. A file without a position keeps the bytes for the
-    /// next read.
+    /// next read. They are given up if another user has moved the position to where that is impossible.
     fn put_back(&mut self, file: &std::fs::File) -> io::Result<()> {
-        if self.unread.len() > 0 && now::step_back(file, self.unread.len())? {
+        if self.unread.len() == 0 {
+            return Ok(());
+        }
+        let has_moved = now::step_back(file, self.unread.len());
+        if !matches!(has_moved, Ok(false)) {
             self.unread.at = 0..0;
         }
-        Ok(())
+        has_moved.map(drop)
     }
 
     fn end_seek(&mut self, result: io::Result<u64>) {
@@ -653,9 +668,11 @@ impl AsyncWrite for File {
         let written = ready!(inner.poll_written(cx));
         turn.made_progress();
         written?;
-        inner.seek_error = None;
-        inner.put_back(&handle.std)?;
         let count = bufs.iter().map(|buf| buf.len()).fold(0, usize::saturating_add);
+        if let Err(error) = inner.put_back(&handle.std) {
+            inner.write_error = Some(error);
+            return Poll::Ready(Ok(count.min(*max_buf_size)));
+        }
         let is_small = count <= now::WRITE_MAX.min(*max_buf_size) && bufs.len() <= BUFFERS_MAX;
         if count == 0 {
             return Poll::Ready(Ok(0));
@@ -713,10 +730,11 @@ impl AsyncSeek for File {
             return Err(io::Error::other("a seek begins when nothing else is under way"));
         }
         inner.read_ended = None;
-        if let Err(error) = inner.put_back(&handle.std) {
-            inner.end_seek(Err(error));
-            return Ok(());
-        }
+        let count = inner.unread.len() as i64;
+        let position = match (inner.put_back(&handle.std), position) {
+            (Err(_), SeekFrom::Current(offset)) => SeekFrom::Current(offset.saturating_sub(count)),
+            (_, position) => position,
+        };
         // The end of a file may be known to another machine only.
         let asks = matches!(position, SeekFrom::End(_)) && handle.lane() == Lane::Wide;
         if asks || handle.is_in_use() {

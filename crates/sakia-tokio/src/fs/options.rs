@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
+use rustix::fs::OFlags;
 use sakia::Engine;
 use sakia::engine::__private::Ways;
 use tokio::task::coop::consume_budget;
@@ -114,6 +115,8 @@ impl OpenOptions {
     pub fn custom_flags(&mut self, flags: i32) -> &mut Self {
         self.std.custom_flags(flags);
         self.other |= flags != 0;
+        self.changes |=
+            OFlags::from_bits_retain(flags as u32).intersects(OFlags::CREATE | OFlags::TRUNC);
         self
     }
 

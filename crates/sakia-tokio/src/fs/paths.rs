@@ -4,11 +4,11 @@ use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::lane::{Lane, ask, order};
+use crate::lane::{Lane, Lasting, ask, order};
 use crate::now;
 
-/// Runs a function that opens paths: on the wide lane if one of them may block for ever. A function that
-/// changes a file is finished even if the future is dropped.
+/// Runs a function that opens paths: on the wide lane if one of them may block for ever. It is finished even
+/// if the future is dropped; if it `changes` a file, a runtime that ends waits for it.
 pub(super) async fn opening<T: Send + 'static, const N: usize>(
     paths: [PathBuf; N],
     changes: bool,
@@ -18,12 +18,14 @@ pub(super) async fn opening<T: Send + 'static, const N: usize>(
         if paths.iter().all(|path| now::opens_by_itself(path)) {
             Ok(open(&paths))
         } else {
-            Err((paths, open))
+            // From here, since the future may be dropped by now.
+            Err(Lane::Wide.begin(move || open(&paths)))
         }
     };
     match Lane::Narrow.finish(changes, first).await? {
         Ok(result) => result,
-        Err((paths, open)) => Lane::Wide.finish(changes, move || open(&paths)).await?,
+        Err(job) if changes => Lasting::new(Lane::Wide, job).await?,
+        Err(job) => job.await?,
     }
 }
 

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use sakia_testkit::available;
+use sakia_testkit::fuse::{Fuse, Opcode, Rule};
 use sakia_tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
@@ -192,6 +195,24 @@ fn a_runtime_that_ends_has_written() {
             assert!(std::fs::read(&path).unwrap() == contents, "round {round}");
             std::fs::remove_file(path).unwrap();
         }
+    }
+}
+
+/// As flags are another way to have a file truncated.
+#[test]
+fn a_runtime_that_ends_has_opened_with_flags() {
+    let fuse = available!(Fuse::builder().file("a", bytes(100)).mount());
+    fuse.script(Rule::on(Opcode::OPEN).delay(Duration::from_millis(100)));
+    for flavor in [current_thread, multi_thread] as [fn() -> Runtime; 2] {
+        fuse.edit("a", |contents| contents.resize(100, 1));
+        let runtime = flavor();
+        runtime.block_on(async {
+            let mut options = OpenOptions::new();
+            options.write(true).custom_flags(libc::O_TRUNC);
+            assert!(poll_once(pin!(options.open(fuse.join("a")))).is_pending());
+        });
+        drop(runtime);
+        assert_eq!(fuse.content("a"), b"");
     }
 }
 

@@ -2,100 +2,32 @@
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::MetadataExt;
+use std::pin::Pin;
 use std::time::{Duration, SystemTime};
 
 use sakia::Engine;
 use sakia_tokio::fs::{File, FileTimes, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWriteExt};
 
 use crate::support::{Folder, bytes, cool_down, errno, on_each_flavor, poll_once};
 
 on_each_flavor! {
-    what_is_written_is_read
-    a_file_is_made_once
-    options_open_as_they_say
     what_is_appended_goes_to_the_end
-    flags_and_mode_go_to_the_kernel
     metadata_times_and_permissions_are_set
-    a_length_is_set_after_the_write_under_way
     the_position_is_shared_by_clones
     clones_share_out_what_they_read
     the_position_is_that_of_the_kernel
     a_file_goes_back_to_std_after_its_write
     what_was_not_taken_of_a_read_is_put_back
+    unread_bytes_are_no_trouble_where_they_cannot_be_put_back
     a_seek_after_a_part_is_right
-    an_operation_is_as_large_as_is_allowed
-    several_buffers_are_one_write
     a_file_that_is_cold_is_read
     what_may_take_a_wait_is_read_by_the_engine
-    a_write_is_not_lost_by_a_read_after_it
     the_error_of_a_write_is_told_once_by_the_next_call
-    the_error_of_a_write_is_told_after_a_read
     no_sync_succeeds_after_a_failed_write
+    a_failed_seek_is_not_told_to_a_later_one
     a_seek_has_to_wait_for_its_turn
-    a_seek_before_the_begin_is_refused
     a_given_up_call_does_not_keep_the_file
-}
-
-async fn what_is_written_is_read() {
-    let folder = Folder::new();
-    let path = folder.path("x");
-    let mut file = File::create(&path).await.unwrap();
-    file.write_all(b"hello, world!").await.unwrap();
-    file.sync_all().await.unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"hello, world!");
-    file.write_all(b" and more").await.unwrap();
-    file.sync_data().await.unwrap();
-    assert_eq!(file.metadata().await.unwrap().len(), 22);
-
-    let mut file = File::open(&path).await.unwrap();
-    let mut text = Vec::new();
-    assert_eq!(file.read_to_end(&mut text).await.unwrap(), 22);
-    assert_eq!(text, b"hello, world! and more");
-    assert_eq!(file.read(&mut [0; 9]).await.unwrap(), 0);
-    assert_eq!(errno(File::open(folder.path("missing")).await), Some(libc::ENOENT));
-}
-
-async fn a_file_is_made_once() {
-    let folder = Folder::new();
-    let path = folder.path("x");
-    let mut file = File::create_new(&path).await.unwrap();
-    file.write_all(b"text").await.unwrap();
-    file.rewind().await.unwrap();
-    let mut text = String::new();
-    file.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "text");
-    assert_eq!(errno(File::create_new(&path).await), Some(libc::EEXIST));
-    File::create(&path).await.unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"");
-}
-
-async fn options_open_as_they_say() {
-    let folder = Folder::new();
-    let path = folder.path("x");
-    let mut both = OpenOptions::new();
-    both.read(true).write(true);
-    assert_eq!(errno(both.open(&path).await), Some(libc::ENOENT));
-    let mut file = both.create(true).open(&path).await.unwrap();
-    file.write_all(b"one two").await.unwrap();
-    file.flush().await.unwrap();
-
-    let mut file = both.open(&path).await.unwrap();
-    let mut begin = [0; 3];
-    file.read_exact(&mut begin).await.unwrap();
-    assert_eq!(&begin, b"one");
-    drop(File::options().write(true).truncate(true).open(&path).await.unwrap());
-    assert_eq!(file.read(&mut begin).await.unwrap(), 0);
-    assert_eq!(errno(both.create_new(true).open(&path).await), Some(libc::EEXIST));
-
-    let mut nothing = OpenOptions::default();
-    assert_eq!(nothing.open(&path).await.unwrap_err().kind(), ErrorKind::InvalidInput);
-    nothing.read(true).truncate(true);
-    assert_eq!(nothing.open(&path).await.unwrap_err().kind(), ErrorKind::InvalidInput);
-    let mut std = std::fs::OpenOptions::new();
-    std.write(true).create_new(true);
-    OpenOptions::from(std).open(folder.path("y")).await.unwrap();
 }
 
 async fn what_is_appended_goes_to_the_end() {
@@ -109,19 +41,6 @@ async fn what_is_appended_goes_to_the_end() {
     file.read_to_string(&mut rest).await.unwrap();
     assert_eq!(rest, "");
     assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
-}
-
-async fn flags_and_mode_go_to_the_kernel() {
-    let folder = Folder::new();
-    let (path, link) = (folder.path("x"), folder.path("link"));
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).mode(0o600);
-    let file = options.open(&path).await.unwrap();
-    assert_eq!(file.metadata().await.unwrap().mode() & 0o777, 0o600);
-    std::os::unix::fs::symlink(&path, &link).unwrap();
-    let mut options = OpenOptions::new();
-    options.read(true).custom_flags(libc::O_NOFOLLOW);
-    assert_eq!(errno(options.open(&link).await), Some(libc::ELOOP));
 }
 
 async fn metadata_times_and_permissions_are_set() {
@@ -143,23 +62,6 @@ async fn metadata_times_and_permissions_are_set() {
     let metadata = std::fs::metadata(&path).unwrap();
     assert_eq!(metadata.accessed().unwrap(), time(1000));
     assert_eq!(metadata.modified().unwrap(), time(3000));
-}
-
-async fn a_length_is_set_after_the_write_under_way() {
-    let folder = Folder::new();
-    let path = folder.path("x");
-    let mut file = File::create(&path).await.unwrap();
-    file.write_all(b"hello, world!").await.unwrap();
-    file.set_len(5).await.unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"hello");
-    file.set_len(7).await.unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"hello\0\0");
-    // The position is unchanged.
-    file.write_all(b"!").await.unwrap();
-    file.flush().await.unwrap();
-    assert_eq!(file.metadata().await.unwrap().len(), 14);
-    let file = File::open(&path).await.unwrap();
-    assert_eq!(errno(file.set_len(1).await), Some(libc::EINVAL));
 }
 
 async fn the_position_is_shared_by_clones() {
@@ -307,6 +209,34 @@ async fn what_was_not_taken_of_a_read_is_put_back() {
     assert_eq!(std.stream_position().unwrap(), 0);
 }
 
+async fn unread_bytes_are_no_trouble_where_they_cannot_be_put_back() {
+    let folder = Folder::new();
+    for round in 0..6 {
+        let mut file = with_a_read_given_up(&folder, 5000).await;
+        file.read_exact(&mut [0; 10]).await.unwrap();
+        // Another user of the file.
+        rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).unwrap();
+        match round {
+            0 => assert_eq!(file.seek(SeekFrom::Start(7)).await.unwrap(), 7),
+            1 => assert_eq!(file.seek(SeekFrom::End(0)).await.unwrap(), 100_000),
+            2 => drop(file.try_clone().await.unwrap()),
+            3 => drop(file.set_len(7).await),
+            // From the first unread byte, if there is one.
+            4 => {
+                let position = file.seek(SeekFrom::Current(6000)).await.unwrap();
+                assert!([6000, 6000 - 4990].contains(&position), "{position}");
+            }
+            _ => assert_eq!(file.write(b"text").await.unwrap(), 4),
+        }
+        // At most one call fails.
+        file.flush().await.ok();
+        file.rewind().await.unwrap();
+        let mut begin = [0; 4];
+        file.read_exact(&mut begin).await.unwrap();
+        assert_eq!(begin, std::fs::read(folder.path("x")).unwrap()[..4], "round {round}");
+    }
+}
+
 async fn a_seek_after_a_part_is_right() {
     let folder = Folder::new();
     let contents = bytes(100_000);
@@ -324,40 +254,6 @@ async fn a_seek_after_a_part_is_right() {
         file.read_exact(&mut part).await.unwrap();
         assert_eq!(part, contents[expected..][..10]);
     }
-}
-
-async fn an_operation_is_as_large_as_is_allowed() {
-    let folder = Folder::new();
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .open(folder.path("x"))
-        .await
-        .unwrap();
-    assert_eq!(file.max_buf_size(), 2 << 20);
-    file.set_max_buf_size(100);
-    assert_eq!(file.write(&[1; 1000]).await.unwrap(), 100);
-    file.flush().await.unwrap();
-    file.write_all(&[1; 1000]).await.unwrap();
-    file.rewind().await.unwrap();
-    assert_eq!(file.read(&mut [0; 1000]).await.unwrap(), 100);
-    file.set_max_buf_size(1 << 20);
-    assert_eq!(file.read(&mut [0; 2000]).await.unwrap(), 1000);
-}
-
-async fn several_buffers_are_one_write() {
-    let folder = Folder::new();
-    let path = folder.path("x");
-    let mut file = File::create(&path).await.unwrap();
-    assert!(file.is_write_vectored());
-    let parts = [b"one ".as_slice(), b"", b"two ", b"three"].map(std::io::IoSlice::new);
-    assert_eq!(file.write_vectored(&parts).await.unwrap(), 13);
-    file.set_max_buf_size(6);
-    assert_eq!(file.write_vectored(&parts).await.unwrap(), 6);
-    assert_eq!(file.write_vectored(&[]).await.unwrap(), 0);
-    file.flush().await.unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), b"one two threeone tw");
 }
 
 async fn a_file_that_is_cold_is_read() {
@@ -396,16 +292,6 @@ async fn what_may_take_a_wait_is_read_by_the_engine() {
     assert!(after - before >= 11, "{before} became {after}");
 }
 
-async fn a_write_is_not_lost_by_a_read_after_it() {
-    let folder = Folder::new();
-    let mut file = File::create_new(folder.path("x")).await.unwrap();
-    for round in 0..100 {
-        file.write_all(&bytes(1000)).await.unwrap();
-        assert_eq!(file.read(&mut [0; 10]).await.unwrap(), 0);
-        assert_eq!(file.stream_position().await.unwrap(), (round + 1) * 1000);
-    }
-}
-
 async fn the_error_of_a_write_is_told_once_by_the_next_call() {
     let folder = Folder::new();
     let path = folder.file("x", "text");
@@ -421,21 +307,6 @@ async fn the_error_of_a_write_is_told_once_by_the_next_call() {
     assert_eq!(errno(full.flush().await), Some(libc::ENOSPC));
 }
 
-async fn the_error_of_a_write_is_told_after_a_read() {
-    let folder = Folder::new();
-    let mut file = File::open(folder.file("x", "text")).await.unwrap();
-    assert_eq!(file.write(b"no").await.unwrap(), 2);
-    let mut text = String::new();
-    file.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "text");
-    file.seek(SeekFrom::Start(1)).await.unwrap();
-    assert_eq!(errno(file.write(b"no").await), Some(libc::EBADF));
-    assert_eq!(file.write(b"no").await.unwrap(), 2);
-    file.rewind().await.unwrap();
-    assert_eq!(errno(file.flush().await), Some(libc::EBADF));
-    file.flush().await.unwrap();
-}
-
 async fn no_sync_succeeds_after_a_failed_write() {
     let folder = Folder::new();
     let mut file = File::open(folder.file("x", "text")).await.unwrap();
@@ -445,29 +316,31 @@ async fn no_sync_succeeds_after_a_failed_write() {
     file.sync_all().await.unwrap();
 }
 
+async fn a_failed_seek_is_not_told_to_a_later_one() {
+    let folder = Folder::new();
+    let mut file = File::create_new(folder.path("x")).await.unwrap();
+    for round in 0..3 {
+        // The trait allows other calls before the seek is complete.
+        Pin::new(&mut file).start_seek(SeekFrom::End(-100)).unwrap();
+        match round {
+            0 => file.flush().await.unwrap(),
+            1 => file.sync_data().await.unwrap(),
+            _ => file.set_len(5).await.unwrap(),
+        }
+        file.rewind().await.unwrap();
+    }
+}
+
 async fn a_seek_has_to_wait_for_its_turn() {
     let folder = Folder::new();
     let fifo = folder.fifo("fifo");
     let mut file = OpenOptions::new().read(true).write(true).open(&fifo).await.unwrap();
     let mut buf = [0; 4];
     assert!(poll_once(Box::pin(file.read(&mut buf)).as_mut()).is_pending());
-    let refused = std::pin::Pin::new(&mut file).start_seek(SeekFrom::Start(0));
+    let refused = Pin::new(&mut file).start_seek(SeekFrom::Start(0));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Other);
     std::fs::OpenOptions::new().write(true).open(&fifo).unwrap().write_all(b"text").unwrap();
     assert_eq!(file.read(&mut buf).await.unwrap(), 4);
-}
-
-async fn a_seek_before_the_begin_is_refused() {
-    let folder = Folder::new();
-    let mut file = File::open(folder.file("x", "one two")).await.unwrap();
-    file.seek(SeekFrom::Start(4)).await.unwrap();
-    assert_eq!(errno(file.seek(SeekFrom::Current(-5)).await), Some(libc::EINVAL));
-    assert_eq!(errno(file.seek(SeekFrom::End(-8)).await), Some(libc::EINVAL));
-    let mut rest = String::new();
-    file.read_to_string(&mut rest).await.unwrap();
-    assert_eq!(rest, "two");
-    assert_eq!(file.seek(SeekFrom::End(1 << 40)).await.unwrap(), (1 << 40) + 7);
-    assert_eq!(file.read(&mut [0; 9]).await.unwrap(), 0);
 }
 
 async fn a_given_up_call_does_not_keep_the_file() {

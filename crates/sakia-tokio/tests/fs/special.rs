@@ -1,9 +1,12 @@
 //! Files that are not regular: FIFOs, directories, devices, terminals.
 
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
+use std::time::Instant;
 
 use sakia::fs::{AlignedBuf, os_error};
+use sakia_testkit::settings::patience;
 use sakia_tokio::fs::{self, File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
@@ -12,6 +15,7 @@ use crate::support::{Folder, bytes, errno, on_each_flavor, poll_once};
 on_each_flavor! {
     a_fifo_has_two_ends
     a_fifo_is_read_and_written_as_a_whole
+    a_write_to_a_fifo_that_was_polled_is_done
     what_waits_for_others_keeps_no_files_out
     a_read_that_was_given_up_loses_nothing
     what_only_waits_keeps_no_runtime
@@ -51,6 +55,22 @@ async fn a_fifo_is_read_and_written_as_a_whole() {
     let copying = tokio::spawn(fs::copy(folder.file("x", "text"), other.clone()));
     assert_eq!(fs::read_to_string(other).await.unwrap(), "text");
     assert_eq!(copying.await.unwrap().unwrap(), 4);
+}
+
+async fn a_write_to_a_fifo_that_was_polled_is_done() {
+    let folder = Folder::new();
+    let path = folder.fifo("fifo");
+    assert!(poll_once(Box::pin(fs::write(&path, "text")).as_mut()).is_pending());
+    let mut options = std::fs::OpenOptions::new();
+    let mut both =
+        options.read(true).write(true).custom_flags(libc::O_NONBLOCK).open(path).unwrap();
+    let (begin, mut text) = (Instant::now(), [0; 4]);
+    while let Err(error) = both.read_exact(&mut text) {
+        assert_eq!(error.kind(), ErrorKind::WouldBlock);
+        assert!(begin.elapsed() < patience(), "nothing is written");
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(&text, b"text");
 }
 
 async fn what_waits_for_others_keeps_no_files_out() {

@@ -1,0 +1,8 @@
+//! The reference.
+
+use tokio::fs;
+
+#[path = "play.rs"]
+mod play;
+
+pub use self::play::World;
