@@ -382,6 +382,9 @@ impl Engine {
     /// Refuses new requests, which end with `ECANCELED` from now on, and resolves when those under way have
     /// ended. Files stay open, and can be read and written by [`wait`](Request::wait).
     ///
+    /// A request whose future was dropped is canceled, and not waited for: a call that the kernel had begun
+    /// may end later. To be sure that no write comes after the stop, let the writes end before it.
+    ///
     /// # Cancel safety
     /// Dropping the future ends the wait. Once it was polled, the engine refuses requests.
     ///

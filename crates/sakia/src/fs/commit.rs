@@ -126,7 +126,9 @@ impl GroupCommit {
     /// each at an offset of its own. The bytes are not durable yet.
     ///
     /// # Cancel safety
-    /// Dropping the future, or an error, may leave a gap: bytes that were never written.
+    /// Dropping the future, or an error, may leave a gap: bytes that were never written, or that the kernel
+    /// writes later. Do not open the file as another log before such a write can have ended: both would use
+    /// the same place.
     ///
     /// # Errors
     /// As for [`File::write_all_at`]; then it is final. The error of an earlier failure.

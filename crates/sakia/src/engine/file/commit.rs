@@ -148,7 +148,9 @@ impl GroupCommit {
     /// tasks and threads are under way at once, each in a place of its own. It is not durable yet.
     ///
     /// # Cancel safety
-    /// Dropping the future, or an error, may leave a gap: bytes that were never written.
+    /// Dropping the future, or an error, may leave a gap: bytes that were never written, or that the kernel
+    /// writes later. Do not open the file as another log before such a write can have ended: both would use
+    /// the same place.
     ///
     /// # Errors
     /// As for [`File::write_at`], and `WriteZero`: the kernel takes nothing; then it is final. The error of
