@@ -2,6 +2,8 @@
 
 use std::fmt::Debug;
 
+use sakia_bench_support::mix;
+
 use crate::settings::number;
 use crate::shrink::smallest;
 
@@ -29,11 +31,9 @@ impl Random {
 
     /// Returns the next number.
     pub fn word(&mut self) -> u64 {
+        let word = mix(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
+        word
     }
 
     /// Returns a number below `end`.

@@ -25,6 +25,7 @@ impl HeldFile {
             [Opcode::WRITE, Opcode::FSYNC].map(|opcode| fuse.hold(Rule::on(opcode).file(&name)));
         Self { name, writes, syncs }
     }
+
     /// Returns the call that waits for its answer.
     pub fn held(&self) -> Option<Call> {
         if let Some(write) = self.writes.first() {

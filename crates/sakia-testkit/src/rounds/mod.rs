@@ -42,6 +42,7 @@ mod run;
 
 use std::fmt::Write;
 use std::future::Future;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::pin::Pin;
@@ -58,6 +59,12 @@ use crate::shrink::smallest;
 /// The result of a request: where its bytes begin, 0 for a commit; or an errno, `EIO` for an error that has
 /// none.
 pub type Outcome = Result<u64, i32>;
+
+/// Returns the outcome of a request with this result.
+pub fn outcome(result: io::Result<u64>) -> Outcome {
+    const EIO: i32 = 5;
+    result.map_err(|error| error.raw_os_error().unwrap_or(EIO))
+}
 
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

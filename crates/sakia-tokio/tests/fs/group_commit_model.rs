@@ -1,6 +1,5 @@
 //! Random programs on tokio's log, against the model of `sakia_testkit::rounds`.
 
-use std::io;
 use std::path::Path;
 use std::task::{Context, Poll, Waker};
 use std::thread;
@@ -8,7 +7,7 @@ use std::time::Duration;
 
 use sakia_testkit::available;
 use sakia_testkit::fuse::Fuse;
-use sakia_testkit::rounds::{self, Flight, How, Log, Outcome, What};
+use sakia_testkit::rounds::{self, Flight, How, Log, Outcome, What, outcome};
 use sakia_tokio::fs::{File, GroupCommit};
 use tokio::runtime::Runtime;
 
@@ -16,7 +15,6 @@ use crate::support::{current_thread, multi_thread};
 
 /// The number of programs on each kind of runtime.
 const PROGRAMS: u64 = 40;
-const EIO: i32 = 5;
 
 #[test]
 fn programs_agree_with_the_model() {
@@ -62,12 +60,11 @@ impl Log for TokioLog {
     fn start(&self, what: What, bytes: Vec<u8>, _: How) -> Flight {
         let log = self.log.clone();
         Flight::Future(Box::pin(async move {
-            let result: io::Result<u64> = match what {
+            outcome(match what {
                 What::Append(_) => log.append(bytes).await,
                 What::Durable(_) => log.append_durable(bytes).await,
                 What::Commit => log.commit().await.map(|()| 0),
-            };
-            result.map_err(|error| error.raw_os_error().unwrap_or(EIO))
+            })
         }))
     }
 

@@ -12,7 +12,7 @@ use sakia::fs::OpenOptions;
 use sakia::{Builder, Engine};
 use sakia_testkit::available;
 use sakia_testkit::fuse::Fuse;
-use sakia_testkit::rounds::{self, Flight, How, Log, Outcome, What};
+use sakia_testkit::rounds::{self, Flight, How, Log, Outcome, What, outcome};
 
 use crate::support::{engine, on_each_backend, poll_once, with_remote_mounts};
 
@@ -22,7 +22,6 @@ on_each_backend! {
 
 /// The number of programs on each backend.
 const PROGRAMS: u64 = 100;
-const EIO: i32 = 5;
 
 fn programs_agree_with_the_model(builder: &Builder) {
     let _mounts = with_remote_mounts();
@@ -36,14 +35,10 @@ struct EngineLog {
     log: GroupCommit,
 }
 
-fn outcome<T>(result: io::Result<T>, at: impl FnOnce(T) -> u64) -> Outcome {
-    result.map(at).map_err(|error| error.raw_os_error().unwrap_or(EIO))
-}
-
 /// Returns the outcome of a record, which has to come back.
 fn of_record(written: (io::Result<u64>, Vec<u8>), bytes: &[u8]) -> Outcome {
     assert!(written.1 == bytes, "other bytes come back");
-    outcome(written.0, |at| at)
+    outcome(written.0)
 }
 
 impl EngineLog {
@@ -105,7 +100,9 @@ impl Log for EngineLog {
                     written, &copy
                 ))
             }
-            What::Commit => begin!(self.log.commit(), how, |result| outcome(result, |()| 0)),
+            What::Commit => {
+                begin!(self.log.commit(), how, |result: io::Result<()>| outcome(result.map(|()| 0)))
+            }
         }
     }
 

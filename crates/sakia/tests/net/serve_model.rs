@@ -6,7 +6,6 @@
 //! their own.
 
 use std::cell::{Cell, RefCell};
-use std::io;
 use std::panic::resume_unwind;
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,8 +14,11 @@ use sakia::io::BufResultExt;
 use sakia::net::{ServeError, ServeOptions, Served, TcpListener, TcpStream, serve};
 use sakia::time::timeout;
 use sakia::{CancellationToken, Runtime, spawn, yield_now};
+use sakia_driver::Policy;
 use sakia_testkit::random::{Random, programs};
 use sakia_testkit::settings::patience;
+
+use crate::support::runtime;
 
 /// How a handler ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -289,17 +291,16 @@ impl Drop for Guard {
     }
 }
 
-fn check(runtime: io::Result<Runtime>) {
-    let runtime = runtime.unwrap();
+fn check(runtime: &Runtime) {
     programs(60, program, |program| runtime.block_on(run(program)).err());
 }
 
 #[test]
 fn clients_are_served_by_count() {
-    check(Runtime::new());
+    check(&Runtime::new().unwrap());
 }
 
 #[test]
 fn clients_are_served_by_count_on_epoll() {
-    check(Runtime::builder().backend(sakia_driver::Policy::Poll).build());
+    check(&runtime(Policy::Poll));
 }

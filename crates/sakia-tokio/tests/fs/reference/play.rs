@@ -221,40 +221,35 @@ async fn open(path: PathBuf, how: &How) -> io::Result<File> {
     }
 }
 
+/// Sets the options of either type, whose setters have the same names.
+macro_rules! with {
+    ($options:ident, $set:ident) => {{
+        for one in $set {
+            match *one {
+                Opt::Read(on) => $options.read(on),
+                Opt::Write(on) => $options.write(on),
+                Opt::Append(on) => $options.append(on),
+                Opt::Truncate(on) => $options.truncate(on),
+                Opt::Create(on) => $options.create(on),
+                Opt::CreateNew(on) => $options.create_new(on),
+                Opt::Mode(mode) => $options.mode(mode),
+                Opt::Flags(flags) => $options.custom_flags(flags),
+            };
+        }
+        $options
+    }};
+}
+
 fn by_setters(set: &[Opt]) -> OpenOptions {
     let mut options = OpenOptions::default();
-    for one in set {
-        match *one {
-            Opt::Read(on) => options.read(on),
-            Opt::Write(on) => options.write(on),
-            Opt::Append(on) => options.append(on),
-            Opt::Truncate(on) => options.truncate(on),
-            Opt::Create(on) => options.create(on),
-            Opt::CreateNew(on) => options.create_new(on),
-            Opt::Mode(mode) => options.mode(mode),
-            Opt::Flags(flags) => options.custom_flags(flags),
-        };
-    }
-    options
+    with!(options, set)
 }
 
 fn by_std(set: &[Opt]) -> std::fs::OpenOptions {
     use std::os::unix::fs::OpenOptionsExt;
 
     let mut options = std::fs::OpenOptions::new();
-    for one in set {
-        match *one {
-            Opt::Read(on) => options.read(on),
-            Opt::Write(on) => options.write(on),
-            Opt::Append(on) => options.append(on),
-            Opt::Truncate(on) => options.truncate(on),
-            Opt::Create(on) => options.create(on),
-            Opt::CreateNew(on) => options.create_new(on),
-            Opt::Mode(mode) => options.mode(mode),
-            Opt::Flags(flags) => options.custom_flags(flags),
-        };
-    }
-    options
+    with!(options, set)
 }
 
 async fn on_file(file: &mut File, call: &Call) -> Outcome {

@@ -1,7 +1,6 @@
 //! Random programs on a runtime's log, against the model of `sakia_testkit::rounds`.
 
 use std::future::poll_fn;
-use std::io;
 use std::path::Path;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -11,11 +10,10 @@ use sakia::fs::{GroupCommit, OpenOptions};
 use sakia::time::sleep;
 use sakia_testkit::available;
 use sakia_testkit::fuse::Fuse;
-use sakia_testkit::rounds::{self, Flight, How, Log, Outcome, What};
+use sakia_testkit::rounds::{self, Flight, How, Log, Outcome, What, outcome};
 
 /// The number of programs.
 const PROGRAMS: u64 = 60;
-const EIO: i32 = 5;
 
 #[test]
 fn programs_agree_with_the_model() {
@@ -38,10 +36,6 @@ impl RuntimeLog {
         });
         Self { log: log.unwrap(), runtime }
     }
-}
-
-fn outcome(result: io::Result<u64>) -> Outcome {
-    result.map_err(|error| error.raw_os_error().unwrap_or(EIO))
 }
 
 impl Log for RuntimeLog {
