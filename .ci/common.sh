@@ -1,6 +1,7 @@
 # Functions of both tiers, to be sourced.
 
-step() { printf '\n== %s\n' "$*"; "$@"; }
+# Runs a command, below a line with it and the seconds since the start.
+step() { printf '\n== %s (at %s s)\n' "$*" "$SECONDS"; "$@"; }
 
 # Installs the Debian packages of missing commands: `need COMMAND=PACKAGE...`.
 need() {

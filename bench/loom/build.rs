@@ -132,7 +132,7 @@ const LANES: Source = Source {
         ("use sakia_trace::start_thread;", "use super::thread::start_thread;"),
         ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
         ("use crate::call::failed;", "use super::job::failed;"),
-        ("use crate::policy::Lane;", "use super::job::Lane;"),
+        ("use crate::decide::Lane;", "use super::job::Lane;"),
         ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),
         ("unsafe { work.run(Lane::ALL[lane]) }", "work.run()"),
     ],
@@ -213,10 +213,11 @@ const TASK: Source = Source {
 };
 
 /// The modules of the task crate and their files.
-const TASK_MODULES: [(&str, &str); 8] = [
+const TASK_MODULES: [(&str, &str); 9] = [
     ("cell", "cell"),
     ("count", "count"),
     ("handles", "handles"),
+    ("queue", "queue"),
     ("share", "share"),
     ("start", "start"),
     ("task", "task"),

@@ -22,6 +22,10 @@ const SOURCES: &str = "crates/sakia-driver/src/";
 /// is `arena.rs`, which only maps memory.
 const SYSTEM_CALLS: &[&str] = &[
     "call.rs",
+    "calls/cached.rs",
+    "calls/in_memory.rs",
+    "calls/mod.rs",
+    "calls/nowait.rs",
     "descriptors.rs",
     "epoll/inbox.rs",
     "epoll/job.rs",
@@ -31,10 +35,10 @@ const SYSTEM_CALLS: &[&str] = &[
     "epoll/sleep.rs",
     "epoll/socket.rs",
     "epoll/transfer.rs",
+    "file_calls.rs",
     "inherited.rs",
     "later.rs",
     "mounts.rs",
-    "now.rs",
     "readable.rs",
     "startup.rs",
     "signals.rs",

@@ -91,6 +91,8 @@ pub(crate) enum Suite {
     TraceUnits,
     /// `tests/recording` there.
     Recording,
+    /// `tests/life` there.
+    RecordingLife,
     /// The unit tests of `sakia-socket-core`.
     SocketCoreUnits,
     /// The unit tests of `sakia-socket`.
@@ -132,6 +134,7 @@ impl Suite {
             Self::CopyUnits => ("sakia-copy", "sakia_copy", None),
             Self::TraceUnits => ("sakia-trace", "sakia_trace", None),
             Self::Recording => ("sakia-trace", "recording", None),
+            Self::RecordingLife => ("sakia-trace", "life", None),
             Self::SocketCoreUnits => ("sakia-socket-core", "sakia_socket_core", None),
             Self::SocketUnits => ("sakia-socket", "sakia_socket", None),
             Self::Cli => ("sakia-cli", "cli", None),

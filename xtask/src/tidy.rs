@@ -15,6 +15,7 @@ mod manifest;
 mod pages;
 pub(crate) mod plain;
 mod reasons;
+mod refusing;
 mod signatures;
 mod soundness;
 mod statics;
@@ -52,6 +53,7 @@ const CHECKS: &[Check] = &[
     cycles::are_small,
     layers::point_down,
     layers::leaves_import_nothing,
+    layers::limits_are_in_one_file,
     libc_free::sources,
     libc_free::dependencies,
     links::have_targets,
@@ -59,6 +61,7 @@ const CHECKS: &[Check] = &[
     pages::are_short,
     plain::shrink,
     reasons::are_given,
+    refusing::are_in_one_file,
     signatures::hand_nothing_over,
     soundness::names_tests,
     statics::are_listed,

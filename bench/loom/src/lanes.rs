@@ -26,7 +26,7 @@ mod job {
         -1
     }
 
-    /// A copy of the driver's `policy::Lane`.
+    /// A copy of the driver's `decide::Lane`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) enum Lane {
         Bounded = 0,

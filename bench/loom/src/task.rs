@@ -64,7 +64,6 @@ macro_rules! checked {
                 }
             }
 
-            use std::cell::RefCell;
             use std::collections::VecDeque;
             use std::future::{Future, poll_fn};
             use std::pin::Pin;
@@ -80,6 +79,7 @@ macro_rules! checked {
             use super::model;
 
             use self::handles::{Mail, Runnable, Schedule};
+            use self::queue::Queue;
             use self::share::Root;
             use self::start::{spawn, spawn_to};
             use self::task::Task;
@@ -95,12 +95,12 @@ macro_rules! checked {
             struct To(Arc<Inbox>);
 
             loom::thread_local! {
-                static QUEUE: RefCell<VecDeque<Runnable<To>>> = RefCell::new(VecDeque::new());
+                static QUEUE: Queue<To> = Queue::new();
             }
 
             impl Schedule for To {
                 fn here(task: Runnable<Self>) {
-                    QUEUE.with(|queue| queue.borrow_mut().push_back(task));
+                    QUEUE.with(|queue| queue.push(task));
                 }
 
                 fn elsewhere(mail: Mail<Self>) {
@@ -124,7 +124,7 @@ macro_rules! checked {
                             let opened = mail.open().expect("this is its thread");
                             opened.into_iter().for_each(To::here);
                         }
-                        let task = QUEUE.with(|queue| queue.borrow_mut().pop_front());
+                        let task = QUEUE.with(|queue| queue.pop());
                         let Some(task) = task else {
                             if self.0.mail.lock().expect("no thread panics").is_empty() {
                                 return;

@@ -61,7 +61,7 @@ pub struct Options {
     pub size_bytes: u64,
     /// Take a tree of 155 files, and fewer random calls.
     pub quick: bool,
-    /// The parts to measure, in the order in which they are shown.
+    /// The variants to measure, in the order in which they are shown.
     pub variants: Vec<Variant>,
     /// The directory in which files are made.
     pub directory: PathBuf,

@@ -7,7 +7,8 @@
 //! the machine meanwhile is recorded. Out of the runs come [`Results`], which are written for
 //! people ([`text`]), as JSON Lines ([`json`]) and as a page with plots ([`report`]).
 //!
-//! This library reads neither arguments nor environment, and prints nothing: `sakia bench` does.
+//! `sakia bench` reads the arguments and prints the results. Of the environment this library reads only the
+//! directory for temporary files (`TMPDIR`), and only a load's process prints: the address of its socket.
 //!
 //! To add an experiment: implement [`Experiment`], and add its cells to [`cell`].
 

@@ -29,7 +29,7 @@ use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{
     CURRENT_POSITION, Driver, Fd, IoBuf, Op, Operation, PollEvents, Read, Slice, StatxResult, Wait,
-    WholeFile,
+    WholeFile, limits,
 };
 use serde::Serialize;
 
@@ -103,9 +103,6 @@ pub enum Start {
     NotNow,
 }
 
-/// The size of the largest files that are read as a whole: the limit of a plain call.
-const WHOLE_BYTES_MAX: usize = 64 << 10;
-
 /// Memory for one read, with room to begin at an aligned address.
 type Block = Box<[u8]>;
 
@@ -174,7 +171,7 @@ impl<'d> Engine<'d> {
         // It allows the plain calls of another turn, and notices signals.
         self.turn_with(Wait::Poll)?;
         let Ok(path) = c_path(path) else { return Ok(Start::NotNow) };
-        match self.driver.read_file_now(&path, WHOLE_BYTES_MAX) {
+        match self.driver.read_file_now(&path, limits::CALL_BYTES) {
             Ok(WholeFile::Read(bytes)) => {
                 self.reads += 1;
                 Ok(Start::Read(Sum { bytes: bytes.len() as u64, sum: bytes::sum(&bytes) }))

@@ -90,10 +90,7 @@ impl Lines {
         }
     }
 
-    /// Returns whether everything was written.
-    ///
-    /// # Errors
-    /// The first error. A broken pipe is none.
+    /// Returns the first error, if not everything was written. A broken pipe is none.
     pub fn end(&self) -> anyhow::Result<()> {
         match self.lock().take() {
             Some(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error).context(STDOUT),

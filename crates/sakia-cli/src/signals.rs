@@ -235,15 +235,22 @@ pub fn hear(
 /// it is kept.
 fn watch(writer: &UnixStream, role: Role) -> io::Result<Signals> {
     let shared = Shared::default();
-    let armed = Arc::new(AtomicBool::new(false));
     let ignored = ignored();
-    for signal in ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0) {
-        // In this order: a signal in between is recorded. The first one finds the flag unset, and sets it.
-        flag::register_usize(signal, Arc::clone(&shared.received), signal as usize)?;
-        low_level::pipe::register(signal, writer.try_clone()?)?;
-        if role != Role::Kept {
-            flag::register_conditional_default(signal, Arc::clone(&armed))?;
-            flag::register(signal, Arc::clone(&armed))?;
+    let heard = ENDING.into_iter().filter(|signal| ignored & 1 << (signal - 1) == 0);
+    let came: Vec<_> = heard.map(|signal| (signal, Arc::new(AtomicBool::new(false)))).collect();
+    for (signal, own) in &came {
+        // In this order: a signal in between is recorded.
+        flag::register_usize(*signal, Arc::clone(&shared.received), *signal as usize)?;
+        low_level::pipe::register(*signal, writer.try_clone()?)?;
+        if role == Role::Kept {
+            continue;
+        }
+        // Two threads may handle two signals at the same time. Each sets its own flag before it looks at the
+        // others', so that at least one sees the other.
+        flag::register_conditional_default(*signal, Arc::clone(own))?;
+        flag::register(*signal, Arc::clone(own))?;
+        for (_, other) in came.iter().filter(|(other, _)| other != signal) {
+            flag::register_conditional_default(*signal, Arc::clone(other))?;
         }
     }
     Ok(Signals { shared: Arc::new(shared) })
@@ -254,7 +261,7 @@ struct Wake(UnixStream);
 
 impl Drop for Wake {
     fn drop(&mut self) {
-        // It fails if the socket is full, which wakes as well.
+        // It waits while the socket is full, and fails if the other thread no longer reads.
         let _ = self.0.write(&[0]);
     }
 }

@@ -9,8 +9,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-/// The cost of a call on another thread, including its result.
-const HANDED_OVER: Duration = Duration::from_micros(30);
+use sakia_driver::limits;
+
 /// The limit of a single call's weight: one slow call does not change the decision, two in short succession
 /// do.
 const MOST: Duration = Duration::from_micros(400);
@@ -35,7 +35,7 @@ impl Delays {
 
     /// Returns whether the next call is made in place.
     pub(crate) fn is_in_place(&self) -> bool {
-        if self.is_alone || self.average.get() <= HANDED_OVER {
+        if self.is_alone || self.average.get() <= limits::LANE_TIME {
             return true;
         }
         let count = self.handed_over.get() + 1;

@@ -9,14 +9,16 @@ use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use sakia::engine::__private::{CallMode, CallSupport, SharedCallSupport, is_in_memory};
 use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
+use sakia_driver::calls::is_in_memory;
+use sakia_driver::{Attempt, CallMode, CallSupport, FileHint};
 
 use crate::crew::{Fiber, Job};
+use crate::kernel;
 use crate::kernel::OwnedFd;
 use crate::place::OpenDir;
-use crate::sys::{self, Attempt};
+use crate::sys;
 
 /// An open file that is copied.
 pub(crate) enum Source {
@@ -83,7 +85,9 @@ impl<J: Job> Fiber<J> {
         }
         match places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
             Attempt::Done(fd) => Ok(Source::Plain(fd)),
-            Attempt::Waits => self.open_waiting(above, name, flags).await,
+            Attempt::WouldBlock | Attempt::Unsupported => {
+                self.open_waiting(above, name, flags).await
+            }
         }
     }
 
@@ -127,7 +131,7 @@ impl<J: Job> Fiber<J> {
         range: Range<usize>,
         offset: u64,
         size: u64,
-        reads: &SharedCallSupport,
+        reads: &FileHint,
     ) -> io::Result<usize> {
         let mut done = 0;
         while done < range.len() {
@@ -148,28 +152,25 @@ impl<J: Job> Fiber<J> {
         buf: &mut AlignedBuf,
         range: Range<usize>,
         offset: u64,
-        reads: &SharedCallSupport,
+        reads: &FileHint,
     ) -> io::Result<usize> {
         self.tally.counters.plain_calls += 1;
-        if reads.get().mode() == Some(CallMode::NonBlocking) {
-            match sys::read_now(source.as_fd(), &mut buf[range.clone()], offset) {
+        if matches!(reads.support(), CallSupport::Unknown | CallSupport::NonBlocking) {
+            match kernel::read_nowait(source.as_fd(), &mut buf[range.clone()], offset)? {
                 // It may mean that nothing was available without waiting.
-                Ok(Attempt::Done(0)) => {
+                Attempt::Done(0) => {
                     return Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?);
                 }
-                Ok(Attempt::Done(count)) => return Ok(count),
-                Ok(Attempt::Waits) => return self.read_waiting(source, buf, range, offset).await,
-                // The file system does not support it, or a filter refuses an unknown call.
-                Err(errno) if sys::is_refused(errno) => reads.set(match is_in_memory(&source) {
-                    true => CallSupport::Any,
-                    false => CallSupport::None,
-                }),
-                Err(errno) => return Err(errno.into()),
+                Attempt::Done(count) => return Ok(count),
+                Attempt::WouldBlock => return self.read_waiting(source, buf, range, offset).await,
+                Attempt::Unsupported => {
+                    reads.refused(CallMode::NonBlocking, || is_in_memory(&source));
+                }
             }
         }
-        match reads.get().mode() {
-            Some(_) => Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?),
-            None => self.read_waiting(source, buf, range, offset).await,
+        match reads.support() {
+            CallSupport::None => self.read_waiting(source, buf, range, offset).await,
+            _ => Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?),
         }
     }
 

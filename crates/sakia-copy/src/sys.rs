@@ -1,17 +1,17 @@
 //! Plain system calls, and their non-blocking forms.
 
 use std::ffi::{CStr, CString, OsStr};
-use std::io::{self, IoSliceMut, Read};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, ResolveFlags, Stat};
-use rustix::io::{Errno, ReadWriteFlags};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
+use rustix::io::Errno;
 pub(crate) use rustix::io::{Result, retry_on_intr as retry};
 use rustix::path::Arg;
+use sakia_driver::Attempt;
 
 use crate::kernel::{self, OwnedFd};
 
@@ -36,39 +36,20 @@ pub(crate) const SOURCE: OFlags =
 /// Answers of an old kernel, a file system or a filter to a call that has an alternative.
 const REFUSED: [Errno; 4] = [Errno::NOSYS, Errno::PERM, Errno::INVAL, Errno::OPNOTSUPP];
 
-/// The result of a call that must not block.
-pub(crate) enum Attempt<T> {
-    /// Done.
-    Done(T),
-    /// It would block.
-    Waits,
-}
-
 /// Locks the mutex, ignoring a panic of another holder.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The kernel, or a filter, does not support non-blocking lookups.
-static NO_CACHED_LOOKUPS: AtomicBool = AtomicBool::new(false);
-
-/// Opens a cached entry; fails if the open would block.
+/// Opens a cached entry; [`WouldBlock`](Attempt::WouldBlock) if the open would.
 pub(crate) fn open_now(
     dir: BorrowedFd<'_>,
     name: &CStr,
     flags: OFlags,
 ) -> Result<Attempt<OwnedFd>> {
-    if NO_CACHED_LOOKUPS.load(Ordering::Relaxed) {
-        return open(dir, name, flags).map(Attempt::Done);
-    }
-    match kernel::openat2(dir, name, flags, Mode::empty(), ResolveFlags::CACHED) {
-        Ok(fd) => Ok(Attempt::Done(fd)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Attempt::Waits),
-        Err(errno) if is_refused(errno) => {
-            NO_CACHED_LOOKUPS.store(true, Ordering::Relaxed);
-            open(dir, name, flags).map(Attempt::Done)
-        }
-        Err(errno) => Err(errno),
+    match kernel::open_cached(dir, name, flags)? {
+        Attempt::Unsupported => open(dir, name, flags).map(Attempt::Done),
+        attempt => Ok(attempt),
     }
 }
 
@@ -94,20 +75,6 @@ pub(crate) fn unread(flags: OFlags) -> OFlags {
 pub(crate) fn create(dir: BorrowedFd<'_>, name: &CStr, mode: u32) -> Result<OwnedFd> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     retry(|| kernel::openat(dir, name, flags, Mode::from_raw_mode(mode)))
-}
-
-/// Reads cached bytes. `EOPNOTSUPP`: the file system does not support it.
-pub(crate) fn read_now(
-    file: BorrowedFd<'_>,
-    buf: &mut [u8],
-    offset: u64,
-) -> Result<Attempt<usize>> {
-    let mut slices = [IoSliceMut::new(buf)];
-    match kernel::preadv2(file, &mut slices, offset, ReadWriteFlags::NOWAIT) {
-        Ok(count) => Ok(Attempt::Done(count)),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(Attempt::Waits),
-        Err(errno) => Err(errno),
-    }
 }
 
 /// Reads; may block.

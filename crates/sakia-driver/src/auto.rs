@@ -15,9 +15,9 @@ use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, Setu
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
+use crate::decide::{Attempt, CallMode, Lane};
 use crate::epoll::{Epoll, EpollOptions, LaneStatistics, StuckWorker};
 use crate::later::{LateChoice, Later};
-use crate::policy::{Attempt, CallMode, Lane};
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
 use crate::uring::Uring;

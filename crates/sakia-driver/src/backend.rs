@@ -22,9 +22,9 @@ use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
+use crate::decide::{Attempt, CallMode, Lane};
 use crate::epoll::{LaneStatistics, StuckWorker};
 use crate::mounts::RemoteMounts;
-use crate::policy::{Attempt, CallMode, Lane};
 use crate::stat::StatxResult;
 use crate::sys::Direction;
 

@@ -18,10 +18,10 @@ use crate::address::{AddressRoom, SocketAddress};
 use crate::buf::{IoBuf, IoBufMut, initialize};
 use crate::call::{Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode};
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::ops::{CONTROL_TRUNCATED, Received, TRUNCATED, transfer_len};
-use crate::policy::{Attempt, CallMode};
 use crate::sys::{DONT_WAIT, Message, NO_SIGNAL};
 
 /// The maximum number of datagrams in one call.

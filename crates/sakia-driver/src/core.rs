@@ -41,7 +41,7 @@ use self::cancel::Cancels;
 use self::complete::Outbox;
 use self::end::Keeper;
 pub(crate) use self::end::{KeepAlive, Stopped};
-use self::inline::{Inline, Ways};
+use self::inline::{Abilities, Inline};
 use self::submit::Enters;
 pub use self::submit::Wait;
 use self::watch::Watcher;
@@ -50,20 +50,13 @@ use crate::auto::Auto;
 use crate::backend::Backend;
 use crate::board::mark;
 use crate::counters::{Counters, OpKind};
+use crate::decide::{CallMode, Route, Rules, learns_crowds};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
-use crate::policy::{CallMode, Route, Rules, learns_crowds};
 use crate::slab::{Slab, SlotRef, SlotState, flag};
 
 /// Completions copied out of the queue at a time.
 const BATCH: usize = 256;
-/// The maximum number of completions handled in one turn before the caller runs.
-const TURN_COMPLETIONS_MAX: u32 = 1024;
-/// Messages received in a turn after which it makes no further enter, so that the tasks that they are for run
-/// while the processor's caches have them.
-const TURN_MESSAGES: u64 = 64;
-/// The same in bytes.
-const TURN_BYTES: usize = 256 << 10;
 
 /// The phase of a driver's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +83,7 @@ pub(crate) struct Core {
     memory: Memory,
     /// State for the board, once the driver is watched.
     watcher: Option<Box<Watcher>>,
-    ways: Ways,
+    abilities: Abilities,
     pub(crate) inline: Inline,
     admission: Admission,
     enters: Enters,
@@ -172,7 +165,7 @@ impl Core {
                 blocks: Blocks::default(),
             },
             watcher: None,
-            ways: Ways::of(&backend),
+            abilities: Abilities::of(&backend),
             inline: Inline::new(backend.has_readiness() && learns_crowds()),
             admission: Admission::new(credits, is_put_off),
             enters: Enters::new(backend.sq_entries()),
@@ -209,7 +202,7 @@ impl Core {
         let backend = &self.backend;
         let Sizes { reserve, credits } = Sizes::of(backend);
         self.memory.batch = Memory::batch();
-        self.ways.fit(backend);
+        self.abilities.fit(backend);
         self.enters = Enters::new(backend.sq_entries());
         self.cancels = Cancels::new(reserve);
         self.due.set_tells_news(backend.tells_news());
@@ -238,8 +231,8 @@ impl Core {
         let class = operation.class();
         self.slab.header(slot).class = class;
         self.trace_queued(slot);
-        if self.ways.is_special {
-            if !self.ways.fills {
+        if self.abilities.is_special {
+            if !self.abilities.fills {
                 operation.initialize();
             }
             self.watch_start(slot, class);

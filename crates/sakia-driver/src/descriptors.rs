@@ -14,6 +14,7 @@ use sakia_trace::start_thread;
 
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::calls::open_in_cache;
 use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
@@ -191,21 +192,22 @@ impl Descriptors for KernelDescriptors {
 ///
 /// - The descriptor is open, unless it is `AT_FDCWD`.
 unsafe fn is_known_by_place(raw: i32, path: &CStr, is_known: impl Fn(i32) -> bool) -> bool {
-    let open = |raw, path: &[u8], flags: OFlags, resolve: ResolveFlags| {
-        let path = CString::new(path).unwrap_or_default();
-        let path = path.as_ptr().expose_provenance() as u64;
+    let how = |flags: OFlags, resolve: ResolveFlags| {
         let flags = (flags | OFlags::PATH | OFlags::CLOEXEC).bits().into();
-        let how = OpenHow { flags, mode: 0, resolve: resolve.bits() };
-        // SAFETY: the path ends with a NUL, and outlives the call.
-        unsafe { sys::openat2(raw, path, &how) }
+        OpenHow { flags, mode: 0, resolve: resolve.bits() }
     };
     let (place, name) = split(path.to_bytes());
-    let cached = ResolveFlags::CACHED | ResolveFlags::NO_MAGICLINKS;
-    let Ok(place) = open(raw, place, OFlags::DIRECTORY, cached) else { return false };
-    if !is_known(place.as_raw_fd()) {
+    let [place, name] = [place, name].map(|path| CString::new(path).unwrap_or_default());
+    let [place_at, name_at] = [&place, &name].map(|path| path.as_ptr().expose_provenance() as u64);
+    let in_directory = how(OFlags::DIRECTORY, ResolveFlags::NO_MAGICLINKS);
+    // SAFETY: the path ends with a NUL, and outlives the call.
+    let Ok(found) = (unsafe { open_in_cache(raw, place_at, in_directory) }) else { return false };
+    if !is_known(found.as_raw_fd()) {
         return false;
     }
-    match open(place.as_raw_fd(), name, OFlags::NOFOLLOW, ResolveFlags::NO_XDEV) {
+    let on_the_mount = how(OFlags::NOFOLLOW, ResolveFlags::NO_XDEV);
+    // SAFETY: as above.
+    match unsafe { sys::openat2(found.as_raw_fd(), name_at, &on_the_mount) } {
         Ok(found) => rustix::fs::fstat(&found)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) != FileType::Symlink),
         Err(errno) => errno == rustix::io::Errno::NOENT,

@@ -13,9 +13,9 @@ use std::time::Duration;
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
 use crate::core::{Attention, Core, Phase, Stopped, Wait};
+use crate::decide::Mounts;
 use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
-use crate::policy::Mounts;
 use crate::uring::Uring;
 
 /// The time for which a dropped driver waits for the kernel to give memory back.

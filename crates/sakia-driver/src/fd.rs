@@ -21,11 +21,11 @@ pub(crate) use self::mode::SendMode;
 use self::mode::SocketMode;
 pub(crate) use self::table::Table;
 use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::decide::{
+    Attempt, CallMode, FileHint, Lane, Mount, Refusal, Retry, Route, Rule, Support, local_route,
+};
 use crate::key::Key;
 use crate::operation::{Class, Completion};
-use crate::policy::{
-    Attempt, CacheHint, CallMode, Lane, Mount, Refusal, Retry, Route, Rule, Support, local_route,
-};
 use crate::refusal::Refusals;
 use crate::stat::StatxResult;
 use crate::sys::Direction;
@@ -106,7 +106,7 @@ struct Inner {
     /// Code outside the driver may have set `SO_LINGER`.
     may_linger: Cell<bool>,
     /// Predicts whether reads find their bytes in the page cache.
-    cache_hint: CacheHint,
+    cache_hint: FileHint,
     /// The part of it that the page cache was last found to have.
     cached: Cell<Cached>,
     /// The mounted file system, found out together with the kind.
@@ -237,7 +237,7 @@ impl Fd {
             is_socket: Cell::new(false),
             is_pipe: Cell::new(false),
             may_linger: Cell::new(true),
-            cache_hint: CacheHint::new(),
+            cache_hint: FileHint::default(),
             cached: Cell::default(),
             mount: OnceCell::new(),
             connection: RefCell::default(),

@@ -18,13 +18,13 @@ use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::batch::Scratch;
 use crate::core::{Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
+use crate::decide::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, StreamFigures, Streams};
 use crate::fd::{CloseWay, Fd, Lender, Owner, Table};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Completion, Erased, FORKED, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
-use crate::policy::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, StreamFigures, Streams};
 use crate::slab::{Notify, SlotRef, SlotState};
 use crate::stat::StatxResult;
 
@@ -178,7 +178,7 @@ impl Handle {
     /// let driver = Driver::new(Auto::detect()?.0);
     /// driver.set_streams(Streams::Learned);
     /// // The queue, until messages have shown that readiness is cheaper here.
-    /// assert_eq!(driver.streams().way, Streams::Queue);
+    /// assert_eq!(driver.streams().mode, Streams::Queue);
     /// # std::io::Result::Ok(())
     /// ```
     pub fn set_streams(&self, streams: Streams) {

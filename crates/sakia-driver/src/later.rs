@@ -28,10 +28,10 @@ use sakia_ring::{Builder, Cqe, Entered, Position, Process, Sqe};
 use crate::auto::{Auto, Choice, Policy};
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::Call;
+use crate::calls;
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode};
 use crate::descriptors::KernelDescriptors;
-use crate::now;
-use crate::policy::{Attempt, CallMode};
 use crate::sys::{self, timespec};
 
 /// The chosen backend, once it is set up. Any thread may look.
@@ -154,7 +154,7 @@ unsafe impl Backend for Later {
 
     unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { now::try_now(call, mode) };
+        let attempt = unsafe { calls::try_now(call, mode) };
         if let Attempt::Done(raw) = attempt
             && raw >= 0
             && call.makes_socket()
@@ -170,7 +170,7 @@ unsafe impl Backend for Later {
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         // SAFETY: the caller's duties are the same.
-        unsafe { now::size(raw) }
+        unsafe { calls::size(raw) }
     }
 
     fn has_readiness(&self) -> bool {

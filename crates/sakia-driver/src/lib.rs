@@ -35,6 +35,7 @@
 //!   lost. [`SocketAddress`] and [`ControlMessages`] go with them.
 //! - [`Auto`], [`Uring`], [`Epoll`]: backends. [`Backend`] and [`call`] are for others.
 //! - [`Bypass`], [`Rules`], [`MountTable`]: plain calls in place of the queue.
+//! - [`calls`]: plain calls that refuse to wait, for code without a driver.
 //! - [`Counters`], [`Metrics`], [`Observer`]: what a driver does and did.
 //!
 //! # Guarantees
@@ -77,13 +78,16 @@ mod batch;
 mod board;
 mod buf;
 pub mod call;
+pub mod calls;
 mod connection;
 mod core;
 mod counters;
+mod decide;
 mod descriptors;
 mod driver;
 mod epoll;
 mod fd;
+mod file_calls;
 mod groups;
 mod handle;
 pub mod inherited;
@@ -95,11 +99,9 @@ mod later;
 mod live;
 mod metrics;
 mod mounts;
-mod now;
 mod observe;
 mod operation;
 mod ops;
-mod policy;
 mod pool;
 mod queue;
 mod readable;
@@ -130,9 +132,16 @@ pub use buf::{
 pub use connection::{Connection, Datagram, DatagramOptions, DatagramReceiver, Incoming, RecvBuf};
 pub use core::{Attention, Overdue, PlainCall, Wait, WatchLimits};
 pub use counters::{Counters, KindCounters, OpKind};
+#[doc(hidden)] // for the crates above, which take their limits from here
+pub use decide::limits;
+pub use decide::{
+    Attempt, Bypass, CallMode, CallSupport, CrowdFigures, FileHint, Lane, MountFacts, Retry, Route,
+    Rule, Rules, StreamFigures, Streams, Support,
+};
 pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
 pub use fd::Fd;
+pub use file_calls::FileCalls;
 pub use handle::{Handle, Op};
 pub use key::Key;
 pub use last::LastFd;
@@ -143,10 +152,6 @@ pub use mounts::{MountEntry, MountTable, RemoteMounts};
 pub use observe::Observer;
 pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
-pub use policy::{
-    Attempt, Bypass, CacheHint, CallMode, CallSupport, CrowdFigures, Lane, MountFacts, Retry,
-    Route, Rule, Rules, SharedCallSupport, StreamFigures, Streams, Support,
-};
 pub use sakia_ring::CURRENT_POSITION;
 pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;

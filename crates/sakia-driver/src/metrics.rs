@@ -10,7 +10,7 @@ use std::time::Duration;
 use sakia_trace::Measuring;
 
 use crate::counters::{Counters, OpKind};
-use crate::policy::{CrowdFigures, StreamFigures};
+use crate::decide::{CrowdFigures, StreamFigures};
 
 /// The longest measured latency; longer ones count as this.
 const NANOSECONDS_MAX: u64 = 3_600_000_000_000;

@@ -2,7 +2,7 @@
 //!
 //! The story of an operation:
 //! 1. `Handle::start` moves it into a slot. From here on the driver owns it, and the [`Op`](crate::Op) handle
-//!    holds no more than the driver's address and the slot's key.
+//!    holds no more than the addresses of the driver's memory and of the slot.
 //! 2. Once admitted, its entry is filled with pointers into the slot and into the buffers that the
 //!    operation owns, and pushed. The kernel may use that memory from then on.
 //! 3. Its last completion returns that memory to the driver. If the handle still exists, it is notified, and
@@ -25,8 +25,8 @@ use sakia_ring::{Cqe, CqeFlags, Sqe, may_be_forked};
 use crate::backend::{Descriptors, FileKind};
 use crate::call::Call;
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::fd::Fd;
-use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 
 /// The class by which an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -14,9 +14,9 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::policy::{StreamWays, Way};
+use crate::decide::{StreamMode, StreamModes};
 
-/// A size of buffers: an index into [`SIZES`], and the number of the group.
+/// A size of buffers: an index into [`SIZES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Size(u8);
 
@@ -47,9 +47,9 @@ impl Size {
     /// Every size, smallest first.
     pub(crate) const ALL: [Self; SIZES.len()] = [Self(0), Self(1), Self(2)];
 
-    /// Returns the number of this size's group for receives that go this way.
-    pub(crate) fn group(self, way: Way) -> u16 {
-        let first = if way == Way::Queue { 0 } else { READINESS_GROUPS };
+    /// Returns the number of this size's group for receives by this mode.
+    pub(crate) fn group(self, mode: StreamMode) -> u16 {
+        let first = if mode == StreamMode::Queue { 0 } else { READINESS_GROUPS };
         first + u16::from(self.0)
     }
 
@@ -78,13 +78,13 @@ impl Size {
     }
 }
 
-/// The buffers of one driver for receives that go one way.
+/// The buffers of one driver for receives by one mode.
 #[derive(Debug)]
 pub(crate) struct Pool {
     groups: [Group; SIZES.len()],
-    pub(crate) way: Way,
+    pub(crate) mode: StreamMode,
     /// Told when buffers become free that could be given to the kernel.
-    pub(crate) streams: Rc<StreamWays>,
+    pub(crate) streams: Rc<StreamModes>,
     /// The turn in which used buffers were noted last.
     noted: Cell<u32>,
 }
@@ -118,8 +118,8 @@ struct Buf {
 }
 
 impl Pool {
-    pub(crate) fn new(way: Way, streams: Rc<StreamWays>) -> Self {
-        Self { groups: Default::default(), way, streams, noted: Cell::new(0) }
+    pub(crate) fn new(mode: StreamMode, streams: Rc<StreamModes>) -> Self {
+        Self { groups: Default::default(), mode, streams, noted: Cell::new(0) }
     }
 
     fn group(&self, size: Size) -> &Group {
@@ -264,15 +264,15 @@ mod tests {
     /// A pool of one size, and the turns of its driver.
     struct Turns {
         pool: Pool,
-        streams: Rc<StreamWays>,
+        streams: Rc<StreamModes>,
         /// The buffers that the kernel has, oldest first.
         provided: Vec<u16>,
     }
 
     impl Turns {
         fn new() -> Self {
-            let streams = Rc::<StreamWays>::default();
-            let pool = Pool::new(Way::Queue, Rc::clone(&streams));
+            let streams = Rc::<StreamModes>::default();
+            let pool = Pool::new(StreamMode::Queue, Rc::clone(&streams));
             Self { pool, streams, provided: Vec::new() }
         }
 

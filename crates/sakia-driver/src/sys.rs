@@ -3,9 +3,9 @@
 //! An entry names memory of another owner: a buffer, a path, a vector. Backends hand its address to the
 //! kernel as it came, as the ring does, and never make a reference of it; so the calls here take addresses.
 //! The signal calls are not in `rustix`' public interface, and its epoll wait takes either nanoseconds or an
-//! old kernel, decided when it is compiled. Calls that `rustix` has with types are made with `rustix`.
+//! old kernel, decided when it is compiled. Most calls that `rustix` has with types are made with `rustix`.
 //!
-//! All go through [`syscall`] or [`shared_syscall`], the ring's own instruction: libc's symbols may be
+//! All others go through [`syscall`] or [`shared_syscall`], the ring's own instruction: libc's symbols may be
 //! interposed by a preload library that sits on top of this very crate. Nothing of the crate is imported
 //! here.
 //!

@@ -20,12 +20,12 @@ use sakia_ring::{
 use self::files::Files;
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::call::{Call, Request};
+use crate::calls;
 use crate::counters::{KindCounters, OpKind};
+use crate::decide::{Attempt, CallMode, Lane};
 use crate::descriptors::KernelDescriptors;
 use crate::epoll::{Epoll, LaneStatistics, StuckWorker};
 use crate::key::Kind;
-use crate::now;
-use crate::policy::{Attempt, CallMode, Lane};
 use crate::pool::READINESS_GROUPS;
 use crate::readable;
 use crate::sys::{self, abi::POLLIN};
@@ -272,7 +272,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
             return Attempt::Unsupported;
         }
         // SAFETY: the caller's duties are the same.
-        unsafe { now::try_now(call, mode) }
+        unsafe { calls::try_now(call, mode) }
     }
 
     #[inline(always)]
@@ -282,7 +282,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         // SAFETY: the caller's duties are the same.
-        is_kernel::<H>().then(|| unsafe { now::size(raw) }).flatten()
+        is_kernel::<H>().then(|| unsafe { calls::size(raw) }).flatten()
     }
 
     unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {

@@ -526,7 +526,7 @@ impl Sqe {
     }
 
     /// Announces the use of `len` bytes from `off` in the file (to its end if `len` is 0): one of
-    /// `POSIX_FADV_*`. Since 5.6; with a length of 4 GiB or more since 6.10.
+    /// `POSIX_FADV_*`. Since 5.6; with a length of 4 GiB or more since 6.11.
     #[doc(alias = "io_uring_prep_fadvise")]
     #[doc(alias = "io_uring_prep_fadvise64")]
     pub const fn fadvise(fd: i32, off: u64, len: u64, advice: u32) -> Self {

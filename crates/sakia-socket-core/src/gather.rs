@@ -240,6 +240,11 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> WriteQueue<M> {
         matches!(self.shutdown, Shutdown::Asked | Shutdown::Failed)
     }
 
+    /// Returns true while the kernel was not told of a shutdown, since bytes have to be sent before.
+    pub fn has_end(&self) -> bool {
+        self.shutdown == Shutdown::Asked && !self.is_empty()
+    }
+
     /// Returns true once, when the kernel has to be told of the shutdown: all queued bytes were sent.
     pub fn take_shutdown(&mut self) -> bool {
         let is_time = self.shutdown == Shutdown::Asked && self.is_empty();

@@ -8,9 +8,10 @@ use std::time::Duration;
 use linux_raw_sys::net as raw;
 use rustix::io::Errno;
 use rustix::net::sockopt::{self as rustix_options, Timeout};
+use rustix::net::{AddressFamily, SocketType};
 
 use crate::sockopt::sealed::Form;
-use crate::sockopt::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SO_RCVTIMEO, SOL_SOCKET};
+use crate::sockopt::{IPPROTO_IP, IPPROTO_IPV6, IPPROTO_TCP, SO_RCVTIMEO, SOL_SOCKET, WORD};
 
 const SOCKET: u32 = SOL_SOCKET as u32;
 const IP: u32 = IPPROTO_IP as u32;
@@ -20,25 +21,58 @@ const IPV6: u32 = IPPROTO_IPV6 as u32;
 /// `setsockopt(2)`.
 pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
     use rustix_options as o;
+    // A value that the kernel would refuse: whether the socket has the option at all comes first.
+    let refused = || {
+        let is_unix = || o::socket_domain(fd) == Ok(AddressFamily::UNIX);
+        match get(fd, level, name, &mut [0; 16]) {
+            _ if level == SOL_SOCKET => Errno::INVAL,
+            Err(Errno::OPNOTSUPP) if is_unix() => Errno::OPNOTSUPP,
+            Err(_) => Errno::NOPROTOOPT,
+            // It can be read.
+            Ok(_)
+                if (level, name as u32) == (IPPROTO_IPV6, raw::IPV6_MULTICAST_HOPS)
+                    && o::socket_type(fd) == Ok(SocketType::STREAM) =>
+            {
+                Errno::NOPROTOOPT
+            }
+            Ok(_) => Errno::INVAL,
+        }
+    };
     let timeout = |id| {
+        if value.len() < 2 * WORD {
+            return Err(refused());
+        }
         // The bytes have the form of the option's usual number.
         let time = Form::of_bytes(SO_RCVTIMEO.name, value).ok_or(Errno::DOM)?;
         let time: Option<Duration> = time;
         // rustix refuses a zero time, which a negative one becomes.
         o::set_socket_timeout(fd, id, time.map(|time| time.max(Duration::from_micros(1))))
     };
-    let int = || i32::of_bytes(name, value).ok_or(Errno::INVAL);
+    let int = || match value {
+        // An option of IPv4 may be one byte.
+        [byte, ..] if level == IPPROTO_IP && value.len() < size_of::<i32>() => Ok((*byte).into()),
+        // Or none, which is 0.
+        [] if level == IPPROTO_IP && [raw::IP_TOS, raw::IP_RECVTOS].contains(&(name as u32)) => {
+            Ok(0)
+        }
+        _ => i32::of_bytes(name, value).ok_or_else(refused),
+    };
     let is_on = || int().map(|value| value != 0);
-    let number = || int().and_then(|value| u32::try_from(value).map_err(|_| Errno::INVAL));
-    let byte = || int().and_then(|value| u8::try_from(value).map_err(|_| Errno::INVAL));
-    // The kernel takes a negative size as a large one.
-    let size = || int().map(|value| value as u32 as usize);
+    let is_one = || match int()? {
+        value @ (0 | 1) => Ok(value == 1),
+        _ => Err(refused()),
+    };
+    // The kernel has bounds for each option, and takes -1 for some of them.
+    let number = || int().map(|value| value as u32);
+    // It takes a negative size as a large one.
+    let size = || int().map(|value| (value as u32).min(i32::MAX as u32) as usize);
+    let forced = || int().map(|value| value.max(0) as usize);
     let seconds = || number().map(|value| Duration::from_secs(value.into()));
     match (level as u32, name as u32) {
         (SOCKET, raw::SO_RCVTIMEO_OLD) => timeout(Timeout::Recv),
         (SOCKET, raw::SO_SNDTIMEO_OLD) => timeout(Timeout::Send),
         (SOCKET, raw::SO_LINGER) => {
-            let time = Form::of_bytes(name, value).ok_or(Errno::INVAL)?;
+            let time = Form::of_bytes(name, value).ok_or_else(refused)?;
             // rustix has signed seconds.
             let time: Option<Duration> = time;
             let most = Duration::from_secs(i32::MAX as u64);
@@ -46,8 +80,8 @@ pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(
         }
         (SOCKET, raw::SO_RCVBUF) => o::set_socket_recv_buffer_size(fd, size()?),
         (SOCKET, raw::SO_SNDBUF) => o::set_socket_send_buffer_size(fd, size()?),
-        (SOCKET, raw::SO_RCVBUFFORCE) => o::set_socket_recv_buffer_size_force(fd, size()?),
-        (SOCKET, raw::SO_SNDBUFFORCE) => o::set_socket_send_buffer_size_force(fd, size()?),
+        (SOCKET, raw::SO_RCVBUFFORCE) => o::set_socket_recv_buffer_size_force(fd, forced()?),
+        (SOCKET, raw::SO_SNDBUFFORCE) => o::set_socket_send_buffer_size_force(fd, forced()?),
         (SOCKET, raw::SO_REUSEADDR) => o::set_socket_reuseaddr(fd, is_on()?),
         (SOCKET, raw::SO_REUSEPORT) => o::set_socket_reuseport(fd, is_on()?),
         (SOCKET, raw::SO_KEEPALIVE) => o::set_socket_keepalive(fd, is_on()?),
@@ -62,9 +96,10 @@ pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (TCP, raw::TCP_KEEPINTVL) => o::set_tcp_keepintvl(fd, seconds()?),
         (TCP, raw::TCP_KEEPCNT) => o::set_tcp_keepcnt(fd, number()?),
         (TCP, raw::TCP_USER_TIMEOUT) => o::set_tcp_user_timeout(fd, number()?),
-        (TCP, raw::TCP_THIN_LINEAR_TIMEOUTS) => o::set_tcp_thin_linear_timeouts(fd, is_on()?),
+        (TCP, raw::TCP_THIN_LINEAR_TIMEOUTS) => o::set_tcp_thin_linear_timeouts(fd, is_one()?),
         (IP, raw::IP_TTL) => o::set_ip_ttl(fd, number()?),
-        (IP, raw::IP_TOS) => o::set_ip_tos(fd, byte()?),
+        // The kernel takes the last eight bits.
+        (IP, raw::IP_TOS) => o::set_ip_tos(fd, int()? as u8),
         (IP, raw::IP_RECVTOS) => o::set_ip_recvtos(fd, is_on()?),
         (IP, raw::IP_FREEBIND) => o::set_ip_freebind(fd, is_on()?),
         (IP, raw::IP_MULTICAST_LOOP) => o::set_ip_multicast_loop(fd, is_on()?),
@@ -73,11 +108,12 @@ pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(
         (IPV6, raw::IPV6_UNICAST_HOPS) => {
             // -1 stands for the system's default.
             let hops = int()?;
+            let byte = || u8::try_from(hops).map_err(|_| refused());
             let hops = if hops == -1 { None } else { Some(byte()?) };
             o::set_ipv6_unicast_hops(fd, hops)
         }
         (IPV6, raw::IPV6_TCLASS) => o::set_ipv6_tclass(fd, number()?),
-        (IPV6, raw::IPV6_MULTICAST_LOOP) => o::set_ipv6_multicast_loop(fd, is_on()?),
+        (IPV6, raw::IPV6_MULTICAST_LOOP) => o::set_ipv6_multicast_loop(fd, is_one()?),
         (IPV6, raw::IPV6_MULTICAST_HOPS) => o::set_ipv6_multicast_hops(fd, number()?),
         (IPV6, raw::IPV6_FREEBIND) => o::set_ipv6_freebind(fd, is_on()?),
         _ => Err(Errno::NOPROTOOPT),
@@ -113,6 +149,7 @@ pub(crate) fn get(fd: &OwnedFd, level: i32, name: i32, value: &mut [u8]) -> Resu
         }
         (SOCKET, raw::SO_ACCEPTCONN) => is_on(o::socket_acceptconn(fd)?),
         (SOCKET, raw::SO_ERROR) => int(o::socket_error(fd)?.err().map_or(0, Errno::raw_os_error)),
+        (SOCKET, raw::SO_COOKIE) if value.len() < size_of::<u64>() => Err(Errno::INVAL),
         (SOCKET, raw::SO_COOKIE) => Ok(o::socket_cookie(fd)?.to_ne_bytes().into()),
         (TCP, raw::TCP_NODELAY) => is_on(o::tcp_nodelay(fd)?),
         (TCP, raw::TCP_CORK) => is_on(o::tcp_cork(fd)?),
@@ -138,6 +175,14 @@ pub(crate) fn get(fd: &OwnedFd, level: i32, name: i32, value: &mut [u8]) -> Resu
         (IPV6, raw::IPV6_FREEBIND) => is_on(o::ipv6_freebind(fd)?),
         _ => Err(Errno::NOPROTOOPT),
     }?;
+    // A small number of IPv4 is one byte if four do not fit.
+    if level == IPPROTO_IP
+        && (1..size_of::<i32>()).contains(&value.len())
+        && let Some(Ok(byte)) = i32::of_bytes(name, &bytes).map(u8::try_from)
+    {
+        value[0] = byte;
+        return Ok(1);
+    }
     let count = bytes.len().min(value.len());
     value[..count].copy_from_slice(&bytes[..count]);
     Ok(count)

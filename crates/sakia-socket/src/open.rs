@@ -77,6 +77,8 @@ pub(crate) struct Open<H: Host> {
     pub(crate) is_plain: AtomicBool,
     /// Set once it was connected: bytes may be delayed only then, and before that the kernel refuses them.
     pub(crate) is_connected: AtomicBool,
+    /// Set when it was shut down for reading.
+    pub(crate) is_deaf: AtomicBool,
     /// Set when the host reported something impossible: the connection then counts as reset.
     is_broken: AtomicBool,
     /// Set when a peek has shown bytes of the host after those in memory: the next read has to return them,
@@ -117,6 +119,7 @@ impl<H: Host> Open<H> {
             is_nonblocking: AtomicBool::new(false),
             is_plain: AtomicBool::new(kind == Kind::Datagrams),
             is_connected: AtomicBool::new(false),
+            is_deaf: AtomicBool::new(false),
             is_broken: AtomicBool::new(false),
             has_looked: AtomicBool::new(false),
             settings: Settings::default(),
@@ -201,6 +204,7 @@ impl<H: Host> Open<H> {
 
     /// Clears the state of the previous connection, for a new one.
     pub(crate) fn mend(&self) {
+        self.is_deaf.store(false, Ordering::SeqCst);
         self.is_broken.store(false, Ordering::SeqCst);
         self.error.store(0, Ordering::Relaxed);
     }
@@ -247,7 +251,15 @@ impl<H: Host> Source<H> for Open<H> {
         if self.is_broken() {
             ready |= Events::IN | Events::OUT | Events::RDHUP | Events::HUP;
         }
-        let has_room = self.shared.options.gather == When::Never || self.sending().queue.has_room();
+        let mut has_room = true;
+        if self.shared.options.gather != When::Never {
+            let queue = &self.sending().queue;
+            has_room = queue.has_room();
+            // The host does not know yet that the sending side has ended, too.
+            if queue.has_end() && self.is_deaf.load(Ordering::SeqCst) {
+                ready |= Events::HUP;
+            }
+        }
         InMemory { ready, arrivals, has_room, rooms }
     }
 

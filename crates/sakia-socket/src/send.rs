@@ -186,7 +186,11 @@ impl<H: Host> Open<H> {
     /// Shuts down `how`; the sending side after the last delayed byte.
     pub(crate) fn shut_down(&self, how: Shutdown) -> Result<(), Errno> {
         if how == Shutdown::Read {
-            return self.host().shutdown(&self.fd, how);
+            self.host().shutdown(&self.fd, how)?;
+            self.is_deaf.store(true, Ordering::SeqCst);
+            // With an end behind delayed bytes this is a hang-up.
+            self.news.arrived();
+            return Ok(());
         }
         self.send_some();
         let mut sending = self.sending();
@@ -194,12 +198,18 @@ impl<H: Host> Open<H> {
             self.host().shutdown(&self.fd, how)?;
             sending.queue.shut_down();
             sending.queue.take_shutdown();
+            if how == Shutdown::Both {
+                self.is_deaf.store(true, Ordering::SeqCst);
+            }
             return Ok(());
         }
         if how == Shutdown::Both {
             self.host().shutdown(&self.fd, Shutdown::Read)?;
+            self.is_deaf.store(true, Ordering::SeqCst);
         }
         sending.queue.shut_down();
+        drop(sending);
+        self.news.arrived();
         Ok(())
     }
 

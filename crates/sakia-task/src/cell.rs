@@ -83,6 +83,8 @@ pub(crate) struct Header {
     pub(crate) count: Count,
     /// Touched at home only.
     pub(crate) state: HomeCell<u8>,
+    /// The task after this one in the [queue](crate::Queue) that has the runnable. Touched at home only.
+    pub(crate) follower: HomeCell<Option<NonNull<Header>>>,
     /// The waker of the handle, if it waits at home. Touched there only, and with the last reference.
     pub(crate) home_join: Slot<Option<Waker>>,
     /// The waker of the handle, if it waits elsewhere.
@@ -187,6 +189,7 @@ fn allocate<S, F: Future>(
         let header = &raw mut (*cell).prefix.header;
         (&raw mut (*header).count).write(count);
         (&raw mut (*header).state).write(HomeCell::new(state));
+        (&raw mut (*header).follower).write(HomeCell::new(None));
         (&raw mut (*header).home_join).write(Slot::new(None));
         (&raw mut (*header).far_join).write(Mutex::new(None));
         (&raw mut (*header).table).write(table);

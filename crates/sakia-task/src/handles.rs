@@ -60,10 +60,17 @@ impl<S: Schedule> Runnable<S> {
     /// When the scheduler panics, or the waker of a task that awaits this one.
     #[inline(always)]
     pub fn run(self) {
-        let cell = self.cell;
-        mem::forget(self);
+        let cell = self.into_cell();
         // SAFETY: a runnable is at home, since it is not `Send`. Its reference and its access are given on.
         unsafe { (cell.as_ref().table.run)(cell) };
+    }
+
+    /// Returns the cell, with the reference and the access of the runnable.
+    #[inline(always)]
+    pub(crate) fn into_cell(self) -> NonNull<Header> {
+        let cell = self.cell;
+        mem::forget(self);
+        cell
     }
 
     /// Returns the task's scheduler.
@@ -87,8 +94,7 @@ impl<S: Schedule> Runnable<S> {
     /// Converts it to mail, to be opened later on this thread. `None` if a mail is on its way, which has the
     /// same effect.
     pub fn into_mail(self) -> Option<Mail<S>> {
-        let cell = self.cell;
-        mem::forget(self);
+        let cell = self.into_cell();
         // SAFETY: the runnable's reference keeps the cell until it is given on.
         let header = unsafe { cell.as_ref() };
         // The access is given up: the next wake, or the opening of a mail, makes a new runnable. `CLOSING`

@@ -1,17 +1,14 @@
 //! Tasks that need no atomic operation on their own thread, with wakers that any thread may use.
 //!
 //! A task is a future and a place for its value, in one allocation. An executor gets a [`Runnable`]
-//! whenever the task is to be polled, and puts it into a queue; [`Task`] awaits it.
+//! whenever the task is to be polled, and puts it into a [`Queue`]; [`Task`] awaits it.
 //!
 //! # Examples
 //! ```
-//! use std::cell::RefCell;
-//! use std::collections::VecDeque;
-//!
-//! use sakia_task::{Mail, Runnable, Schedule, spawn};
+//! use sakia_task::{Mail, Queue, Runnable, Schedule, spawn};
 //!
 //! thread_local! {
-//!     static QUEUE: RefCell<VecDeque<Runnable<Here>>> = RefCell::default();
+//!     static QUEUE: Queue<Here> = const { Queue::new() };
 //! }
 //!
 //! /// Tasks of one thread, which no other thread wakes.
@@ -19,7 +16,7 @@
 //!
 //! impl Schedule for Here {
 //!     fn here(task: Runnable<Self>) {
-//!         QUEUE.with_borrow_mut(|queue| queue.push_back(task));
+//!         QUEUE.with(|queue| queue.push(task));
 //!     }
 //!
 //!     fn elsewhere(mail: Mail<Self>) {
@@ -31,7 +28,7 @@
 //! let (two, second) = spawn(async { first.await.unwrap().unwrap() + 1 }, Here);
 //! Here::here(two);
 //! Here::here(one);
-//! while let Some(task) = QUEUE.with_borrow_mut(VecDeque::pop_front) {
+//! while let Some(task) = QUEUE.with(Queue::pop) {
 //!     task.run();
 //! }
 //! assert!(second.is_finished());
@@ -40,9 +37,11 @@
 //! # Contents
 //! - [`spawn`] starts a task on this thread, [`spawn_to`] one for another; [`work`] is code that any thread
 //!   may run.
-//! - [`Schedule`] is the executor's part: it gets a [`Runnable`], or from other threads [`Mail`].
+//! - [`Schedule`] is the executor's part: it gets a [`Runnable`], or from other threads [`Mail`]. [`Queue`]
+//!   has the tasks that are ready, without memory of its own.
 //! - [`Task`] is the handle, whose [`Outcome`] is the value or a panic.
-//! - [`Share`] and [`Root`] share a value as a reference count does, without atomic operations.
+//! - [`Share`] and [`Root`] share a value as a reference count does, without atomic operations on the root's
+//!   thread.
 //!
 //! # Threads
 //! The task belongs to the thread that it is started on, or [for](spawn_to): there it is polled and dropped,
@@ -59,6 +58,7 @@
 mod cell;
 mod count;
 mod handles;
+mod queue;
 mod share;
 mod start;
 mod sync;
@@ -71,6 +71,7 @@ mod tests;
 
 pub use cell::Outcome;
 pub use handles::{Mail, Runnable, Schedule, Work};
+pub use queue::Queue;
 pub use share::{Root, Share};
 pub use start::{spawn, spawn_to, work};
 pub use task::Task;

@@ -85,9 +85,10 @@ pub fn programs<T: Clone + Debug>(
     let first = number("SAKIA_TEST_SEED", 0);
     for seed in first..first + number("SAKIA_TEST_PROGRAMS", programs) {
         let program = make(&mut Random::new(seed));
-        if run(&program).is_some() {
+        if let Some(first) = run(&program) {
             let few = smallest(program, |steps| run(steps).is_some());
-            let failure = run(&few).unwrap_or_else(|| "not in each run".to_owned());
+            let failure =
+                run(&few).unwrap_or_else(|| format!("not in each run, at first: {first}"));
             panic!("seed {seed}: {few:#?}\n{failure}");
         }
     }

@@ -1,4 +1,4 @@
-//! Limits and checks for inline work.
+//! Checks for inline work.
 
 use std::fs::File;
 use std::io;
@@ -6,13 +6,7 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, FileType, SeekFrom, StatxFlags};
 use rustix::io::Errno;
-use sakia::engine::__private::is_in_memory;
-
-/// The most bytes read inline: a longer copy would delay other tasks.
-pub(crate) const READ_MAX: usize = 256 << 10;
-/// The most bytes written inline: a longer write can run elsewhere while the caller continues; for a read the
-/// caller has to wait anyway.
-pub(crate) const WRITE_MAX: usize = 64 << 10;
+use sakia_driver::calls::is_in_memory;
 
 /// Returns whether operations on an open file end by themselves: it is on a local device, or in memory.
 /// Involves no other machine.

@@ -96,8 +96,9 @@ impl Buffer {
         })
     }
 
-    /// Takes all events out, in the order in which they were put in; only one thread at a time calls this.
-    pub(crate) fn drain(&self, mut take: impl FnMut(Event)) {
+    /// Takes all events out, in the order in which they were put in, about `now`; only one thread at a time
+    /// calls this.
+    pub(crate) fn drain(&self, now: u64, mut take: impl FnMut(Event)) {
         let end = self.writing.end.load(Ordering::Acquire);
         let mut at = self.reading.begin.load(Ordering::Relaxed);
         while at != end {
@@ -110,7 +111,7 @@ impl Buffer {
                 self.reading.begin.store(at, Ordering::Release);
             }
             if let Some(event) = Event::from_words(words) {
-                take(event);
+                take(event.near(now));
             }
         }
     }
@@ -155,10 +156,10 @@ mod tests {
         assert_eq!(half, [false, false, true, false, false, false]);
         assert_eq!(buffer.lost(), 2);
         let mut found = Vec::new();
-        buffer.drain(|event| found.push(event.id));
+        buffer.drain(0, |event| found.push(event.id));
         assert_eq!(found, [0, 1, 2, 3]);
         assert!(!buffer.push(event(7)));
-        buffer.drain(|event| found.push(event.id));
+        buffer.drain(0, |event| found.push(event.id));
         assert_eq!(found, [0, 1, 2, 3, 7]);
     }
 
@@ -181,7 +182,7 @@ mod tests {
             loop {
                 let is_over = buffers.iter().all(|buffer| buffer.is_over());
                 for (index, buffer) in buffers.iter().enumerate() {
-                    buffer.drain(|found| {
+                    buffer.drain(0, |found| {
                         assert_eq!(found, event(found.id));
                         assert!(found.id >= next[index], "in order");
                         next[index] = found.id + 1;

@@ -27,12 +27,13 @@ macro_rules! names {
 
 names! {
     OPERATION "operation",
-    CALL "system call",
-    TURN "turn",
-    TASK "task",
+    CALL category::CALL,
+    TURN category::TURN,
+    TASK category::TASK,
     SCOPE "scope",
     SPAN "span",
     PROGRAM "program",
+    RECORDING category::RECORDING,
     IN_KERNEL "in the kernel",
     ON_LANE "on a lane thread",
     DELAYED "delayed",
@@ -66,6 +67,15 @@ names! {
     USER sample::USER,
     SYSTEM sample::SYSTEM,
     WORKERS sample::WORKERS,
+}
+
+/// Categories by which events are known that have a name as the program's own may have.
+pub(crate) mod category {
+    pub(crate) const CALL: &str = "system call";
+    pub(crate) const TURN: &str = "turn";
+    pub(crate) const TASK: &str = "task";
+    /// Facts about the recording itself and about the process.
+    pub(crate) const RECORDING: &str = "recording";
 }
 
 /// Values of the argument `way`: how an operation was done.
@@ -120,8 +130,8 @@ shapes! {
     SCOPE_BEGUN: INSTANT Some(&SCOPE_BEGINS), SCOPE, [SCOPE Uint 0, TASK Uint 1];
     SCOPE_ENDED: INSTANT Some(&SCOPE_ENDS), SCOPE, [SCOPE Uint 0, TASK Uint 1];
     SPAN_BEGUN: SLICE_BEGIN None, SPAN, [];
-    ARE_LOST: INSTANT Some(&LOST), PROGRAM, [COUNT Uint 0];
-    SAMPLED: INSTANT Some(&PROCESS), PROGRAM,
+    ARE_LOST: INSTANT Some(&LOST), RECORDING, [COUNT Uint 0];
+    SAMPLED: INSTANT Some(&PROCESS), RECORDING,
         [FAULTS Uint 0, USER Uint 1, SYSTEM Uint 2, WORKERS Uint 3];
 }
 
@@ -158,7 +168,7 @@ pub(crate) struct Encoder {
 pub(crate) struct Thread {
     track: u64,
     operations: InFlight,
-    /// In the queue since the last call that submits.
+    /// The operations [in the queue](Operation::is_queued).
     queued: Vec<u64>,
     lost: u64,
 }
@@ -269,8 +279,7 @@ impl Encoder {
         // Its end was lost, if there is one.
         self.ended(thread, it.id, it.time);
         let way = PLAIN.get().number();
-        let operation =
-            Operation { id: it.id, way, is_inner_open: false, is_dropped: false, result: None };
+        let operation = Operation { id: it.id, way, ..Operation::default() };
         let (row, is_new) = thread.operations.insert(operation);
         let track = thread.track_of(row);
         if is_new {
@@ -285,11 +294,6 @@ impl Encoder {
     /// Adds an event of an operation that was started.
     fn operation(&mut self, thread: &mut Thread, it: Event) {
         let Event { time, kind, id, a, .. } = it;
-        if kind == EventType::Completed
-            && let Some(at) = thread.queued.iter().position(|queued| *queued == id)
-        {
-            thread.queued.swap_remove(at);
-        }
         let Some(row) = thread.operations.find(id) else { return };
         let track = thread.track_of(row);
         let operation = thread.operations.get(row);
@@ -297,14 +301,18 @@ impl Encoder {
         match kind {
             EventType::Submitted => {
                 operation.way = QUEUE.get().number();
-                thread.queued.push(id);
+                if !std::mem::replace(&mut operation.is_queued, true) {
+                    thread.queued.push(id);
+                }
             }
             EventType::ToLane => {
+                leave_queue(&mut thread.queued, operation);
                 operation.way = LANE.get().number();
                 self.inner(track, operation, time, Some((&LANE_HAS_IT, &values(it))));
             }
             EventType::Delayed => self.shaped(track, time, &IS_DELAYED, None, &values(it)),
             EventType::Completed => {
+                leave_queue(&mut thread.queued, operation);
                 operation.result = Some(a as i64);
                 is_over = operation.is_dropped;
                 self.inner(track, operation, time, None);
@@ -328,6 +336,7 @@ impl Encoder {
     fn ended(&mut self, thread: &mut Thread, id: u64, time: u64) {
         let Some((row, mut operation)) = thread.operations.remove(id) else { return };
         let track = thread.track_of(row);
+        leave_queue(&mut thread.queued, &mut operation);
         self.inner(track, &mut operation, time, None);
         let (shape, result) = match operation.result {
             Some(result) => (&TAKEN, result),
@@ -361,6 +370,7 @@ impl Encoder {
                 if let Some(row) = thread.operations.find(id) {
                     let (track, operation) =
                         (thread.track + 1 + row as u64, thread.operations.get(row));
+                    operation.is_queued = false;
                     self.inner(track, operation, begin, Some((&KERNEL_HAS_IT, &[0; 4])));
                 }
             }
@@ -507,6 +517,16 @@ impl Thread {
     }
 }
 
+/// An operation is no longer in the queue: no call will submit it.
+#[inline(never)]
+fn leave_queue(queued: &mut Vec<u64>, operation: &mut Operation) {
+    if std::mem::take(&mut operation.is_queued)
+        && let Some(at) = queued.iter().position(|queued| *queued == operation.id)
+    {
+        queued.swap_remove(at);
+    }
+}
+
 /// The values of an event that is written as it is.
 fn values(it: Event) -> Values {
     [it.id, it.a, it.b, 0]
@@ -534,4 +554,20 @@ fn add_name(message: &mut Message, fields: &[u32], name: Name, text: &str) {
 /// Identifiers of interned names begin with one.
 fn iid(name: Name) -> u32 {
     name.number() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_that_no_name_has_is_no_name() {
+        let mut encoder = Encoder::new(0);
+        Name::register("the last one");
+        for _ in 0..3 {
+            let number = u64::from(encoder.named);
+            // Other tests register names at the same time.
+            assert_eq!(encoder.name(number).is_some(), number < u64::from(encoder.named));
+        }
+    }
 }

@@ -138,6 +138,13 @@ impl Event {
         [self.time << 16 | self.kind as u64, self.id, self.a, self.b]
     }
 
+    /// Returns the event with its whole time, of which its words have 48 bits: the one that is nearest to
+    /// `now`. So a recording may last longer than three days.
+    pub(crate) fn near(self, now: u64) -> Self {
+        let ahead = (self.time.wrapping_sub(now) << 16) as i64 >> 16;
+        Self { time: now.wrapping_add_signed(ahead), ..self }
+    }
+
     /// Returns the event with these words; `None` if they are no event of this crate.
     pub(crate) fn from_words(words: [u64; 4]) -> Option<Self> {
         let kind = EventType::of(words[0] as u16)?;

@@ -1,14 +1,14 @@
 //! The file of a recording, and the environment variables for it.
 
-use std::ffi::{CString, OsString};
+use std::ffi::{CStr, OsString};
 use std::fmt;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, fstat, openat, statat, unlinkat};
 use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
 
 use crate::TraceOptions;
 use crate::proc::read_small;
@@ -22,11 +22,62 @@ pub const EVENTS_VARIABLE: &str = "SAKIA_TRACE_EVENTS";
 /// `AT_SECURE` of the auxiliary vector: the program has more rights than its caller.
 const AT_SECURE: u64 = 23;
 
-/// Creates the file, which must not exist.
-pub(crate) fn create(path: &Path) -> Result<OwnedFd, Errno> {
-    let flags = OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
-    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
-    openat(CWD, path, flags | OFlags::APPEND, Mode::RUSR | Mode::WUSR)
+/// The file of a recording that is on.
+#[derive(Debug)]
+pub(crate) struct File {
+    fd: OwnedFd,
+    /// Bytes written.
+    len: u64,
+    /// The first error of a write, after which there are no others.
+    pub(crate) error: Option<Errno>,
+}
+
+impl File {
+    /// Creates the file, which must not exist.
+    pub(crate) fn create(path: &CStr) -> Result<Self, Errno> {
+        let flags =
+            OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::WRONLY | OFlags::CLOEXEC;
+        let fd = openat(CWD, path, flags | OFlags::APPEND, Mode::RUSR | Mode::WUSR)?;
+        Ok(Self { fd, len: 0, error: None })
+    }
+
+    /// Writes bytes, unless a write failed before.
+    #[inline(never)]
+    pub(crate) fn write(&mut self, mut bytes: &[u8]) {
+        while self.error.is_none() && !bytes.is_empty() {
+            match self.write_some(bytes) {
+                Ok(count) => {
+                    self.len += count as u64;
+                    bytes = &bytes[count.min(bytes.len())..];
+                }
+                Err(Errno::INTR) => {}
+                Err(errno) => self.error = Some(errno),
+            }
+        }
+    }
+
+    /// A write beyond the limit on the size of files would kill the program by `SIGXFSZ`.
+    fn write_some(&self, bytes: &[u8]) -> Result<usize, Errno> {
+        let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
+        let room = usize::try_from(limit.saturating_sub(self.len)).unwrap_or(usize::MAX);
+        match &bytes[..bytes.len().min(room)] {
+            [] => Err(Errno::FBIG),
+            bytes => rustix::io::write(&self.fd, bytes),
+        }
+    }
+
+    /// Removes the file, unless another one has its path by now: no recording has begun, and the next one may
+    /// have the same path.
+    #[inline(never)]
+    pub(crate) fn remove(self, path: &CStr) {
+        let at_path = statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
+        if let (Ok(at_path), Ok(own)) = (at_path, fstat(&self.fd))
+            && (at_path.st_dev, at_path.st_ino) == (own.st_dev, own.st_ino)
+        {
+            // There is no other place to tell that this failed: the begin has an error already.
+            let _ = unlinkat(CWD, path, AtFlags::empty());
+        }
+    }
 }
 
 /// Begins a recording of this process, on the first call, if the environment names a file for it

@@ -75,7 +75,7 @@ fn encode(time: u64, counts: &BTreeMap<&str, u64>) -> Message {
                 });
             };
             intern(interned::EVENT_NAMES, name, NAME);
-            intern(interned::CATEGORIES, category, "program");
+            intern(interned::CATEGORIES, category, crate::encode::category::RECORDING);
             for (iid, operation) in (first..).zip(counts.keys()) {
                 intern(interned::ANNOTATION_NAMES, iid, operation);
             }

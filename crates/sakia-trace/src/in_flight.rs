@@ -4,11 +4,13 @@
 //! its size: each program on Sakia has it, and one of the standard library's takes six times as much code.
 
 /// An operation that the program has not taken or dropped.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Operation {
     pub(crate) id: u64,
     /// The number of the name of the way on which it went.
     pub(crate) way: u32,
+    /// It was put into the queue, and no call has submitted it yet.
+    pub(crate) is_queued: bool,
     /// A slice within the operation's is open.
     pub(crate) is_inner_open: bool,
     pub(crate) is_dropped: bool,
@@ -131,7 +133,7 @@ mod tests {
 
     fn operation(id: u64, result: i64) -> Operation {
         let result = Some(result);
-        Operation { id, way: 0, is_inner_open: false, is_dropped: false, result }
+        Operation { id, result, ..Operation::default() }
     }
 
     proptest! {

@@ -52,6 +52,8 @@ mod proc;
 mod protobuf;
 mod read;
 mod recorder;
+#[cfg(test)]
+mod reference;
 mod sample;
 mod schema;
 mod span;

@@ -258,19 +258,6 @@ mod tests {
     }
 
     #[test]
-    fn each_slice_of_the_stretch_is_drawn() {
-        let picture = plot(&trace(), Stretch::default());
-        for text in
-            ["task runs: 4000 ns", "turn: not ended", "read: 6000 ns", "in the kernel: 1000 ns"]
-        {
-            assert!(picture.contains(text), "{text}: {picture}");
-        }
-        assert!(picture.contains("a &lt;b&gt;") && !picture.contains("<b>"));
-        let part = plot(&trace(), Stretch { from: 0, to: Some(500) });
-        assert!(part.contains("task runs") && !part.contains("read"), "{part}");
-    }
-
-    #[test]
     fn an_empty_trace_and_an_odd_stretch_are_drawn_too() {
         for stretch in [Stretch::default(), Stretch { from: u64::MAX, to: Some(0) }] {
             assert!(plot(&Trace::default(), stretch).ends_with("</svg>\n"));

@@ -75,7 +75,8 @@ pub struct Track {
 pub struct Slice {
     /// The name.
     pub name: String,
-    /// The category: "operation", "system call", "turn", "task", "span", "program".
+    /// The category: "operation", "system call", "turn", "task", "scope", "span", "program" for the program's
+    /// own moments, "recording" for samples of the process and lost events.
     pub category: String,
     /// Nanoseconds of `CLOCK_MONOTONIC`.
     pub begin: u64,
@@ -139,6 +140,12 @@ impl Slice {
             Value::Number(_) => None,
             Value::Text(text) => Some(text.as_str()),
         })
+    }
+
+    /// Returns whether it is of this category and has this name. A program may use each name for its own
+    /// events.
+    pub(crate) fn is(&self, category: &str, name: &str) -> bool {
+        self.name == name && self.category == category
     }
 
     /// Returns its length in nanoseconds; `None` if it has not ended.
@@ -254,6 +261,9 @@ impl Reader {
     fn interned(&mut self, bytes: &[u8]) -> Result<(), Malformed> {
         for field in Fields(bytes) {
             let (kind, value) = field?;
+            if !interned::FIELDS.contains(&kind) {
+                continue; // of another producer: it may be no message
+            }
             let (mut iid, mut name) = (0, String::new());
             for field in Fields(value.bytes()) {
                 match field? {

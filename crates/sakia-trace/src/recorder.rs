@@ -6,9 +6,10 @@
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
+use std::ffi::CString;
 use std::io;
 use std::mem;
-use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
@@ -22,9 +23,10 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
+use crate::file::File;
 use crate::lock::Lock;
 use crate::proc::read_small;
-use crate::{Event, EventType, encode, file, name, sample, start_thread, system_calls};
+use crate::{Event, EventType, encode, name, sample, start_thread, system_calls};
 
 /// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -43,7 +45,8 @@ pub(crate) const FORKED_TEXT: &str =
     "the recording belongs to the parent process, or one of its threads worked on it at the fork";
 
 /// One byte for all event points, so that event points of operations cost the same with two purposes. Changed
-/// only under the lock of [`STATE`], except where a forked child ends its parent's recording.
+/// only under the lock of [`STATE`], except in a forked child that ends its parent's recording, or has no
+/// lock.
 static PURPOSES: AtomicU8 = AtomicU8::new(0);
 /// Nanoseconds of `CLOCK_MONOTONIC` at which the recording began.
 static BASE: AtomicU64 = AtomicU64::new(0);
@@ -82,13 +85,12 @@ impl State {
 /// The file of a recording.
 #[derive(Debug)]
 struct Output {
-    fd: OwnedFd,
+    file: File,
     encoder: Encoder,
     threads: Vec<(Arc<Buffer>, encode::Thread)>,
     pid: u32,
     events: u64,
     lost: u64,
-    error: Option<Errno>,
 }
 
 /// The buffer of this thread, with the number of its recording.
@@ -380,7 +382,7 @@ fn empty_buffers(number: u64) -> bool {
 
 impl Recording {
     /// Begins a recording into a new file at `path`, with mode 0600. A file that exists, a link included, is
-    /// left alone.
+    /// left alone. If it cannot begin, it leaves no file.
     ///
     /// # Errors
     /// - `EEXIST`: there is a file at `path`.
@@ -404,8 +406,9 @@ impl Recording {
     /// Ends the recording and completes the file.
     ///
     /// # Errors
-    /// The first error of writing to the file, which lacks all later events. In a forked child always, if the
-    /// recording is its parent's.
+    /// The first error of writing to the file, which lacks all later events: `EFBIG` at the limit on the size
+    /// of files (`RLIMIT_FSIZE`), without a signal. In a forked child always, if the recording is its
+    /// parent's.
     ///
     /// # Examples
     /// See [`sakia_trace`](crate#examples).
@@ -413,7 +416,7 @@ impl Recording {
         self.is_stopped = true;
         let path = mem::take(&mut self.path);
         let Some(output) = stop(self.number) else { return Err(error("write", &path, FORKED)) };
-        match output.error {
+        match output.file.error {
             Some(errno) => Err(error("write", &path, errno)),
             None => Ok(RecordingSummary { path, events: output.events, lost: output.lost }),
         }
@@ -434,18 +437,20 @@ pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<u64, Errno> {
     if output.is_some() {
         return Err(Errno::ALREADY);
     }
-    let (fd, pid) = (file::create(path)?, std::process::id());
+    let path = CString::new(path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
+    let (file, pid) = (File::create(&path)?, std::process::id());
     let base = nanoseconds(ClockId::Monotonic);
     let (encoder, threads) = (Encoder::new(base), Vec::new());
-    let begun =
-        output.insert(Output { fd, encoder, threads, pid, events: 0, lost: 0, error: None });
+    let begun = output.insert(Output { file, encoder, threads, pid, events: 0, lost: 0 });
     begun.write_head();
-    let result = match begun.error {
+    let result = match begun.file.error {
         Some(errno) => Err(errno),
         None => switch_on(base, options),
     };
-    if result.is_err() {
-        *output = None;
+    if result.is_err()
+        && let Some(begun) = output.take()
+    {
+        begun.file.remove(&path);
     }
     result
 }
@@ -521,14 +526,15 @@ impl Output {
             let thread = self.encoder.thread(&buffer.owner);
             self.threads.push((buffer, thread));
         }
-        let mut index = 0;
+        let (time, mut index) = (now(), 0);
         while let Some((buffer, thread)) = self.threads.get_mut(index) {
             let is_over = buffer.is_over();
-            buffer.drain(|event| {
+            buffer.drain(time, |event| {
                 self.events += 1;
                 self.encoder.event(thread, event);
                 if self.encoder.bytes().len() >= CHUNK {
-                    write_out(&mut self.encoder, &self.fd, &mut self.error);
+                    self.file.write(self.encoder.bytes());
+                    self.encoder.clear();
                 }
             });
             self.lost += self.encoder.lost(thread, now(), buffer.lost());
@@ -549,7 +555,8 @@ impl Output {
     }
 
     fn write(&mut self) {
-        write_out(&mut self.encoder, &self.fd, &mut self.error);
+        self.file.write(self.encoder.bytes());
+        self.encoder.clear();
     }
 }
 
@@ -557,20 +564,6 @@ impl Output {
 #[inline(never)]
 fn take_new() -> Option<Arc<Buffer>> {
     state()?.new.pop()
-}
-
-/// Writes what was encoded unless a write failed before.
-#[inline(never)]
-fn write_out(encoder: &mut Encoder, fd: &OwnedFd, error: &mut Option<Errno>) {
-    let mut bytes = encoder.bytes();
-    while error.is_none() && !bytes.is_empty() {
-        match rustix::io::write(fd, bytes) {
-            Ok(count) => bytes = &bytes[count.min(bytes.len())..],
-            Err(Errno::INTR) => {}
-            Err(errno) => *error = Some(errno),
-        }
-    }
-    encoder.clear();
 }
 
 #[cold]

@@ -2,11 +2,10 @@
 
 mod findings;
 mod show;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, HashMap};
 
+use crate::encode::category;
 use crate::read::{Slice, Trace, Track};
 
 /// The number of turns listed.
@@ -147,7 +146,8 @@ pub struct LongTurn {
 #[derive(Debug)]
 struct Operation<'a> {
     whole: &'a Slice,
-    inner: Option<&'a Slice>,
+    /// Its stretches in the kernel and on lanes: it may go to a lane after the kernel has refused it.
+    inner: Vec<&'a Slice>,
     reason: Option<&'a str>,
     /// The type of the file system, for one that went to a lane.
     file_system: Option<&'a str>,
@@ -156,6 +156,18 @@ struct Operation<'a> {
 impl Operation<'_> {
     fn is_transfer(&self) -> bool {
         matches!(self.whole.name.as_str(), "read" | "write" | "copy")
+    }
+
+    /// Returns the nanoseconds before, in and after the kernel and the lanes, as far as they are known.
+    fn parts(&self) -> Option<(u64, u64, Option<u64>)> {
+        let [first, ..] = self.inner[..] else { return None };
+        let (mut sum, mut last) = (0, first.begin);
+        for inner in &self.inner {
+            last = inner.end?;
+            sum = last.saturating_sub(inner.begin).saturating_add(sum);
+        }
+        let resume = self.whole.end.map(|end| end.saturating_sub(last));
+        Some((first.begin.saturating_sub(self.whole.begin), sum, resume))
     }
 
     fn result(&self) -> i64 {
@@ -180,23 +192,23 @@ impl Summary {
         let last = all().map(|slice| slice.end.unwrap_or(slice.begin)).max().unwrap_or(0);
         summary.duration = last.saturating_sub(first);
         let moments = || trace.tracks.iter().flat_map(|track| &track.instants);
-        let lost = moments().filter(|moment| moment.name == "events lost");
+        let lost = moments().filter(|moment| moment.is(category::RECORDING, "events lost"));
         summary.lost = lost
             .filter_map(|moment| moment.number("count"))
             .fold(0, |sum: u64, count| sum.saturating_add(count.max(0) as u64));
         let places: HashMap<i64, &str> = moments()
-            .filter(|moment| moment.name == "task spawned")
+            .filter(|moment| moment.is(category::TASK, "task spawned"))
             .filter_map(|moment| Some((moment.number("task")?, moment.text("place")?)))
             .collect();
 
         let mut calls: BTreeMap<&str, u64> = BTreeMap::new();
         let mut operations = Vec::new();
         for thread in trace.tracks.iter().filter(|track| track.tid.is_some()) {
-            for call in thread.slices.iter().filter(|slice| slice.category == "system call") {
+            for call in thread.slices.iter().filter(|slice| slice.category == category::CALL) {
                 *calls.entry(&call.name).or_default() += 1;
             }
             let its = operations_of(trace, thread);
-            if !its.is_empty() || thread.slices.iter().any(|slice| slice.name == "task runs") {
+            if !its.is_empty() || thread.slices.iter().any(is_run) {
                 summary.threads.push(thread_summary(thread, &its));
             }
             summary.turns.extend(turns(thread, first, &places));
@@ -217,16 +229,16 @@ fn operations_of<'a>(trace: &'a Trace, thread: &Track) -> Vec<Operation<'a>> {
     for track in
         trace.tracks.iter().filter(|track| track.parent == thread.uuid && track.tid.is_none())
     {
-        let mut inner = None;
+        let mut inner: Vec<&Slice> = Vec::new();
         // An outer slice comes after the slices within it.
         for slice in &track.slices {
             if slice.depth > 0 {
-                inner = Some(slice);
+                inner.push(slice);
                 continue;
             }
-            let inner: Option<&Slice> = inner.take();
-            let reason = inner.and_then(|inner| inner.text("reason"));
-            let file_system = inner.and_then(|inner| inner.text("file system"));
+            let inner = std::mem::take(&mut inner);
+            let reason = inner.last().and_then(|inner| inner.text("reason"));
+            let file_system = inner.last().and_then(|inner| inner.text("file system"));
             operations.push(Operation { whole: slice, inner, reason, file_system });
         }
     }
@@ -251,12 +263,10 @@ fn kinds<'a>(operations: impl Iterator<Item = &'a Operation<'a>>) -> Vec<KindSum
             kind.bytes = kind.bytes.saturating_add(operation.result().max(0) as u64);
         }
         times[0].extend(whole.duration());
-        if let Some((begin, end)) =
-            operation.inner.and_then(|inner| Some((inner.begin, inner.end?)))
-        {
-            times[1].push(begin.saturating_sub(whole.begin));
-            times[2].push(end.saturating_sub(begin));
-            times[3].extend(whole.end.map(|whole| whole.saturating_sub(end)));
+        if let Some((submit, kernel, resume)) = operation.parts() {
+            times[1].push(submit);
+            times[2].push(kernel);
+            times[3].extend(resume);
         }
     }
     let mut kinds: Vec<_> = by_kind
@@ -268,6 +278,10 @@ fn kinds<'a>(operations: impl Iterator<Item = &'a Operation<'a>>) -> Vec<KindSum
         .collect();
     kinds.sort_by_key(|kind| std::cmp::Reverse(kind.count));
     kinds
+}
+
+fn is_run(slice: &Slice) -> bool {
+    slice.is(category::TASK, "task runs")
 }
 
 fn kind_of(slice: &Slice) -> &str {
@@ -284,11 +298,11 @@ fn thread_summary(thread: &Track, operations: &[Operation<'_>]) -> ThreadSummary
         let found = thread.slices.iter().filter(|slice| matches(slice));
         union(found.filter_map(|slice| Some((slice.begin, slice.end?))).collect())
     };
-    let running = spans(&|slice| slice.name == "task runs");
-    let calls = spans(&|slice| slice.category == "system call");
+    let running = spans(&is_run);
+    let calls = spans(&|slice| slice.category == category::CALL);
     let inner: Vec<Span> = operations
         .iter()
-        .filter_map(|operation| operation.inner)
+        .flat_map(|operation| &operation.inner)
         .filter_map(|inner| Some((inner.begin, inner.end?)))
         .collect();
     let sum = total(&inner);
@@ -306,9 +320,9 @@ fn thread_summary(thread: &Track, operations: &[Operation<'_>]) -> ThreadSummary
 
 /// Returns the sections between the end of a turn and the beginning of the next one.
 fn turns(thread: &Track, first: u64, places: &HashMap<i64, &str>) -> Vec<LongTurn> {
-    let turns: Vec<&Slice> = thread.slices.iter().filter(|slice| slice.name == "turn").collect();
-    let mut runs: Vec<&Slice> =
-        thread.slices.iter().filter(|slice| slice.name == "task runs").collect();
+    let turns: Vec<&Slice> =
+        thread.slices.iter().filter(|slice| slice.is(category::TURN, "turn")).collect();
+    let mut runs: Vec<&Slice> = thread.slices.iter().filter(|slice| is_run(slice)).collect();
     runs.sort_by_key(|run| run.begin);
     let between = turns.windows(2).filter_map(|pair| Some((pair[0].end?, pair[1].begin)));
     let mut found: Vec<LongTurn> = between

@@ -117,64 +117,6 @@ fn what_threads_record_is_read_back() {
 }
 
 #[test]
-fn a_dropped_operation_ends_with_its_completion() {
-    let _alone = alone();
-    let folder = Folder::new("dropped");
-    let path = folder.0.join("trace");
-    let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
-    let start = Queued { kind: Name::register("recv").number() as u16, fd: 5, bytes: 64 }.pack();
-    // The completion comes after the drop, or before, or never; the last operation's track is used again.
-    for (id, order) in [
-        (1, [EventType::Dropped, EventType::Completed]),
-        (2, [EventType::Completed, EventType::Dropped]),
-    ] {
-        record(EventType::Queued, id, start, 0);
-        order.into_iter().for_each(|kind| record(kind, id, 0, 0));
-    }
-    record(EventType::Queued, 3, start, 0);
-    record(EventType::Completed, 99, 0, 0);
-    recording.stop().expect("a file");
-    let trace = read(&path);
-    let [operations] =
-        &trace.tracks.iter().filter(|track| track.name == "operations").collect::<Vec<_>>()[..]
-    else {
-        panic!("one track is enough: {:?}", trace.tracks)
-    };
-    let ends: Vec<bool> = operations.slices.iter().map(|slice| slice.end.is_some()).collect();
-    assert_eq!(ends, [true, true, false]);
-    assert_eq!(operations.instants.len(), 2);
-}
-
-/// An operation begins, and its predecessor of the same number has no end: the events of that found no
-/// room.
-#[test]
-fn an_operation_without_an_end_ends_with_the_next_of_its_number() {
-    let _alone = alone();
-    let folder = Folder::new("without-end");
-    let path = folder.0.join("trace");
-    let recording = Recording::to_file(&path, TraceOptions::default()).expect("a recording");
-    let start = Queued { kind: Name::register("recv").number() as u16, fd: 5, bytes: 64 }.pack();
-    for _ in 0..3 {
-        record(EventType::Queued, 1, start, 0);
-        record(EventType::ToLane, 1, Name::register("a reason").number().into(), u64::MAX);
-    }
-    record(EventType::Completed, 1, 7, 0);
-    record(EventType::Resumed, 1, 0, 0);
-    recording.stop().expect("a file");
-    let trace = read(&path);
-    let operations = trace.tracks.iter().find(|track| track.name == "operations").expect("one");
-    let depths: Vec<usize> = operations.slices.iter().map(|slice| slice.depth).collect();
-    assert_eq!(depths, [1, 0, 1, 0, 1, 0]);
-    let results: Vec<_> =
-        operations.slices.iter().filter_map(|slice| slice.number("result")).collect();
-    assert_eq!(results, [7]);
-    let [(name, Value::Text(text))] = &operations.slices[0].arguments[..] else {
-        panic!("a file system of no name is left out: {:?}", operations.slices[0])
-    };
-    assert_eq!((name.as_str(), text.as_str()), ("reason", "a reason"));
-}
-
-#[test]
 fn events_beyond_the_buffer_are_counted_and_none_is_torn() {
     const COUNT: u64 = 5_000_000;
     let _alone = alone();
@@ -204,40 +146,6 @@ fn events_beyond_the_buffer_are_counted_and_none_is_torn() {
         }
     }
     assert_eq!((events, lost), (summary.events, summary.lost));
-}
-
-#[test]
-fn a_file_that_exists_is_left_alone() {
-    let _alone = alone();
-    let folder = Folder::new("exists");
-    let (target, link) = (folder.0.join("target"), folder.0.join("link"));
-    symlink(&target, &link).expect("a link");
-    let error = Recording::to_file(&link, TraceOptions::default()).expect_err("a link");
-    assert_eq!(error.kind(), io::ErrorKind::AlreadyExists);
-    assert!(error.to_string().contains("link"), "{error}");
-    assert!(!target.exists());
-    fs::write(&target, "kept").expect("a file");
-    Recording::to_file(&target, TraceOptions::default()).expect_err("a file");
-    assert_eq!(fs::read(&target).expect("a file"), b"kept");
-    assert!(!is_on());
-
-    let recording =
-        Recording::to_file(folder.0.join("a"), TraceOptions::default()).expect("a recording");
-    Recording::to_file(folder.0.join("b"), TraceOptions::default()).expect_err("one at a time");
-    assert!(!folder.0.join("b").exists());
-    drop(recording);
-    Recording::to_file(folder.0.join("c"), TraceOptions::default())
-        .expect("another one")
-        .stop()
-        .expect("a file");
-}
-
-/// A full disk loses events; this is reported, and the program continues.
-#[test]
-fn an_error_of_the_file_is_reported_at_the_end() {
-    let _alone = alone();
-    let full = Recording::to_file("/dev/full", TraceOptions::default());
-    assert!(full.is_err(), "it exists");
 }
 
 const CHILD: &str = "SAKIA_TRACE_TEST_CHILD";
@@ -285,6 +193,34 @@ fn the_environment_begins_a_recording() {
     }
     assert_eq!(pids.len(), 2, "each process has its own file");
     assert_ne!(pids[0], pids[1]);
+}
+
+/// The program runs as it does without a recording, but for one line.
+#[test]
+fn a_recording_that_the_environment_cannot_begin_is_reported() {
+    let folder = Folder::new("no-environment");
+    let path = |name: &str| folder.0.join(name).display().to_string();
+    fs::write(path("file"), "").expect("a file");
+    let cannot = |name: &str, cause: &str| {
+        (path(name), "", format!("cannot record to {}: {cause}", path(name)))
+    };
+    for (path, events, problem) in [
+        cannot("missing/trace", "No such file or directory (os error 2)"),
+        cannot("file/trace", "Not a directory (os error 20)"),
+        cannot(&"long".repeat(100), "File name too long (os error 36)"),
+        (path("trace"), "many", "SAKIA_TRACE_EVENTS is \"many\", which is no number".to_owned()),
+    ] {
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command.args(["--exact", "child"]).env(CHILD, "1").env(FILE_VARIABLE, path);
+        if !events.is_empty() {
+            command.env("SAKIA_TRACE_EVENTS", events);
+        }
+        let output = command.output().expect("a process");
+        assert!(output.status.success(), "{output:?}");
+        let told = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(told, format!("sakia: no trace: {problem}\n"));
+        assert_eq!(fs::read_dir(&folder.0).expect("a folder").count(), 1);
+    }
 }
 
 /// Runs a copy of this program as another user, which may write to the folder. Returns whether it left a

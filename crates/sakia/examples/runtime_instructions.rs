@@ -15,7 +15,7 @@
 //! taken without a runtime, a task or a waker. So its count is that of the driver alone, on a ring.
 //!
 //! Usage: `runtime_instructions DRIVER OPERATION COUNT`, with the driver `uring` or `poll`, and the operation
-//! `yield`, `spawn`, `connection`, `read-at FILE`, `read FILE`, `datagrams IN-FLIGHT`, `echo CONNECTIONS` or
+//! `yield`, `spawn`, `read-at FILE`, `read FILE`, `datagrams IN-FLIGHT`, `echo CONNECTIONS` or
 //! `echo-no-tasks CONNECTIONS`, whose argument comes last.
 
 use std::cell::Cell;
@@ -69,7 +69,6 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("spawn", []) => run(&runtime, spawns(count)),
         ("read-at", [file]) => run(&runtime, reads_at(count, file.into())),
         ("read", [file]) => run(&runtime, reads(count, file.into())),
-        ("connection", []) => run(&runtime, connections(count)),
         ("datagrams", [in_flight]) => run(&runtime, datagrams(count, in_flight.parse()?)),
         ("echo", [connections]) => run(&runtime, echoes(count, connections.parse()?)),
         _ => return Err(format!("no operation {operation} with {} arguments", rest.len()).into()),
@@ -100,27 +99,6 @@ async fn spawns(count: usize) -> io::Result<usize> {
     for _ in 0..count {
         let handle = sakia::spawn(async { std::hint::black_box(1) });
         done += handle.await.expect("no task here panics or is aborted");
-    }
-    Ok(done)
-}
-
-/// Lives of a connection: it is accepted, brings a request, gets the answer, and is dropped by a server that
-/// does not wait for its end. The client's calls are plain ones of this thread, and counted along.
-async fn connections(count: usize) -> io::Result<usize> {
-    let listener = net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let address = listener.local_addr()?;
-    let mut answer = [0; MESSAGE_BYTES];
-    let mut done = 0;
-    for _ in 0..count {
-        let mut client = TcpStream::connect(address)?;
-        let (mut stream, _) = listener.accept().await?;
-        client.write_all(&answer)?;
-        let request = stream.recv().await?;
-        stream.write_all(request).await.value()?;
-        drop(stream);
-        client.read_exact(&mut answer)?;
-        drop(client);
-        done += 1;
     }
     Ok(done)
 }

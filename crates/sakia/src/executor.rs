@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use pin_project_lite::pin_project;
 use sakia_driver::{Attention, Driver, RemoteWake, Wait, wake_all};
 use sakia_ring::Process;
-use sakia_task::{Root, Schedule, ThreadId};
+use sakia_task::{Queue, Root, Schedule, ThreadId};
 use sakia_trace::{is_on, task_spawned};
 use send_wrapper::SendWrapper;
 use slab::Slab;
@@ -64,7 +64,7 @@ struct Make {
 /// The parts of a runtime thread.
 pub(crate) struct Local {
     /// Tasks to run, oldest first.
-    queue: RefCell<VecDeque<Runnable>>,
+    queue: Queue<Gate>,
     /// The tasks that have waited: the runtime ends them when it ends.
     tasks: RefCell<Slab<Listed>>,
     /// Tasks that have not ended.
@@ -248,7 +248,7 @@ fn queue(current: &RefCell<ManuallyDrop<Option<Rc<Local>>>>, task: Runnable) {
     if let Some(local) = &**current.borrow()
         && task.scheduler().is_to(&local.remote)
     {
-        local.queue.borrow_mut().push_back(task);
+        local.queue.push(task);
         return;
     }
     // The thread is not in the task's runtime at this moment.
@@ -434,7 +434,7 @@ impl Local {
             random::reseed(seed);
         }
         Ok(Rc::new(Self {
-            queue: RefCell::new(VecDeque::new()),
+            queue: Queue::new(),
             tasks: RefCell::new(Slab::new()),
             live: Cell::new(0),
             gate: Root::new(Arc::clone(&remote)),
@@ -467,7 +467,7 @@ impl Local {
         let guard = Registered::new(self, spawned_at);
         let future = Registering { future, guard };
         let (runnable, task) = sakia_task::spawn(future, Gate::near(self.gate.share(), spawned_at));
-        self.queue.borrow_mut().push_back(runnable);
+        self.queue.push(runnable);
         JoinHandle::new(task)
     }
 
@@ -531,7 +531,7 @@ impl Local {
                 break;
             }
         }
-        !self.queue.borrow().is_empty()
+        !self.queue.is_empty()
     }
 
     /// Puts tasks that other threads woke on the queue.
@@ -552,26 +552,25 @@ impl Local {
 
     /// Puts the task of a mail on the queue, unless it is queued already.
     fn open(&self, mail: Mail) {
-        // This may drop users' values, whose destructors may use the queue: it is not borrowed here.
         let opened = mail.open().expect("it is in the inbox of its own thread");
         if let Some(task) = opened {
-            self.queue.borrow_mut().push_back(task);
+            self.queue.push(task);
         }
     }
 
     #[inline(always)]
     fn next_task(&self) -> Option<Runnable> {
-        self.queue.borrow_mut().pop_front()
+        self.queue.pop()
     }
 
     /// Returns the number of tasks that are ready to run.
     pub(crate) fn ready_tasks(&self) -> usize {
-        self.queue.borrow().len()
+        self.queue.len()
     }
 
     /// Returns whether a task is ready to run.
     pub(crate) fn has_ready(&self) -> bool {
-        !self.queue.borrow().is_empty()
+        !self.queue.is_empty()
     }
 
     /// Returns the tasks that have waited: their numbers, wakers and spawn locations.
@@ -650,17 +649,18 @@ impl Local {
         self.results.end();
         let mut mail = self.remote.close();
         loop {
-            // Each waker puts its task on the queue; dropping the queue drops the futures, which may wake
-            // tasks and even start new ones.
+            // Each waker puts its task on the queue; dropping that drops the future, which may wake tasks and
+            // even start new ones.
             let wakers: Vec<Waker> =
                 self.tasks.borrow_mut().drain().map(|task| task.waker).collect();
             wake_all(wakers);
             mail.drain(..).for_each(|mail| self.open(mail));
-            let queue = self.queue.take();
-            if queue.is_empty() {
+            if self.queue.is_empty() {
                 break;
             }
-            drop(queue);
+            while let Some(task) = self.queue.pop() {
+                drop(task);
+            }
             mail = self.remote.drain(false);
         }
         drop(self.remote.drain(true));

@@ -1,28 +1,28 @@
 //! The end of a round of tasks, after which the driver has its turn and timers are checked.
 //!
-//! A round polls at most [`ROUND_MAX`] tasks. It ends earlier when an event has arrived (a completion, a
+//! A round polls at most [`ROUND_TASKS`] tasks. It ends earlier when an event has arrived (a completion, a
 //! timer, a task or a wake from another thread) or when a task has started an operation that is not submitted
 //! yet. How soon:
 //! 1. After each poll a few loads tell whether there is such a reason. Reading the clock would cost as much
 //!    as the poll of a task that only yields.
 //! 2. If there is, the round ends once it has taken [`ROUND_TIME`] by the clock; or, if an event has arrived,
-//!    after [`HEARING_MAX`] polls. If the only reason is an operation to submit, the clock is read after 1,
-//!    2, 4 and so on polls, up to every [`STRIDE_MAX`]th; and [`SUBMIT_TIME`] is enough if the kernel has no
-//!    more operations than wait to be submitted, so that a device works while tasks compute.
+//!    after [`HEARING_POLLS`] polls. If the only reason is an operation to submit, the clock is read after 1,
+//!    2, 4 and so on polls, up to every [`POLLS_STRIDE`]th; and [`SUBMIT_TIME`] is enough if the kernel has
+//!    no more operations than wait to be submitted, so that a device works while tasks compute.
 //! 3. These loads also show a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
 //!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set only in a round of more than
-//!    [`LOOKS_MAX`] polls or plain calls; before that the clock is read after each poll. So threads that wait
-//!    a lot and work little set no alarm.
+//!    [`CLOCK_LOOKS`] polls or plain calls; before that the clock is read after each poll. So threads that
+//!    wait a lot and work little set no alarm.
 //! 4. Epoll reports nothing without a system call. There the clock is read every few polls: after each one
-//!    while polls take long, else less and less often, up to every [`STRIDE_MAX`]th.
+//!    while polls take long, else less and less often, up to every [`POLLS_STRIDE`]th.
 //! 5. A single poll may go on for long: the task starts one operation after another, each of which is done at
 //!    once as a plain call, and works in between. So the driver makes no more such calls once a round has
 //!    taken as long, see [`Attention::begin_tasks`]; the task's next operation then waits.
 //!
 //! So an event is handled at most [`ROUND_TIME`] and one poll late; on epoll, if polls that took less than
-//! [`LONG_POLL`] are followed by longer ones, at most [`STRIDE_MAX`] of the longer ones late. The same holds
-//! for plain calls between which a poll begins to work long, on the ring only if neither completions nor an
-//! alarm show. An operation is submitted after at most twice as many polls as take [`ROUND_TIME`].
+//! [`LONG_POLL`] are followed by longer ones, at most [`POLLS_STRIDE`] of the longer ones late. The same
+//! holds for plain calls between which a poll begins to work long, on the ring only if neither completions
+//! nor an alarm show. An operation is submitted after at most twice as many polls as take [`ROUND_TIME`].
 //!
 //! A future that polls several children lets at least one of them run in each of its polls, and more until
 //! the round is over; see [`Siblings`]. The future that `block_on` runs comes before the tasks, and is one
@@ -39,24 +39,12 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use pin_project_lite::pin_project;
+use sakia_driver::limits::{
+    CLOCK_LOOKS, HEARING_POLLS, LONG_POLL, POLLS_STRIDE, ROUND_TASKS, ROUND_TIME, SUBMIT_TIME,
+};
 use sakia_driver::wake_all;
 
 use crate::executor::{Local, with_current};
-
-/// The most tasks polled in one round.
-pub(crate) const ROUND_MAX: u32 = 256;
-/// Polls in a round after which arrived events are handled, however short these polls were.
-const HEARING_MAX: u32 = 32;
-/// The shortest time after which a round ends for a reason.
-const ROUND_TIME: Duration = Duration::from_micros(500);
-/// The same if most operations in flight are not submitted yet: some twenty times the time of a submission.
-const SUBMIT_TIME: Duration = Duration::from_micros(50);
-/// Readings of the clock for timers in one round, before an alarm is set.
-const LOOKS_MAX: u32 = 8;
-/// The most polls between two readings of the clock, on a backend that reports nothing without a system call.
-const STRIDE_MAX: u32 = 32;
-/// After polls longer than this the clock is read after each.
-const LONG_POLL: Duration = Duration::from_micros(4);
 
 /// The round of one runtime thread.
 #[derive(Default)]
@@ -101,7 +89,7 @@ impl Local {
     /// Begins the polls of tasks.
     #[inline]
     pub(crate) fn begin_polls(&self) -> Progress {
-        let next_look = if self.attention.tells_news() { ROUND_MAX } else { 1 };
+        let next_look = if self.attention.tells_news() { ROUND_TASKS } else { 1 };
         Progress { polls: 0, next_look, looked: (self.round.begin.get(), 0), looks: 0 }
     }
 
@@ -125,15 +113,15 @@ impl Local {
     #[cold]
     #[inline(never)]
     fn look(&self, progress: &mut Progress) -> bool {
-        if progress.polls >= ROUND_MAX {
+        if progress.polls >= ROUND_TASKS {
             return true;
         }
         let has_come = self.driver.has_news() || self.remote.has_mail();
-        if progress.polls >= HEARING_MAX && has_come {
+        if progress.polls >= HEARING_POLLS && has_come {
             return true;
         }
         let is_between =
-            !progress.polls.is_power_of_two() && !progress.polls.is_multiple_of(STRIDE_MAX);
+            !progress.polls.is_power_of_two() && !progress.polls.is_multiple_of(POLLS_STRIDE);
         if is_between && self.attention.tells_news() && !has_come && !self.timers.is_unwatched() {
             return false;
         }
@@ -158,7 +146,7 @@ impl Local {
                 return true;
             }
             progress.looks += 1;
-            if progress.looks >= LOOKS_MAX || self.driver.plain_calls() >= LOOKS_MAX {
+            if progress.looks >= CLOCK_LOOKS || self.driver.plain_calls() >= CLOCK_LOOKS {
                 self.watch_timers();
                 progress.looks = 0;
             }
@@ -173,7 +161,7 @@ impl Local {
         let taken = now.saturating_sub(looked);
         let stride = next_stride(self.round.stride.get(), taken, progress.polls - polls);
         self.round.stride.set(stride);
-        progress.next_look = ROUND_MAX.min(progress.polls + stride);
+        progress.next_look = ROUND_TASKS.min(progress.polls + stride);
     }
 }
 
@@ -181,7 +169,7 @@ impl Local {
 /// have taken this long since the last look, `stride` polls before.
 fn next_stride(stride: u32, taken: Duration, polls: u32) -> u32 {
     let is_long = taken >= LONG_POLL * polls;
-    let longer = (stride * 2).clamp(1, STRIDE_MAX);
+    let longer = (stride * 2).clamp(1, POLLS_STRIDE);
     if is_long { 1 } else { longer }
 }
 
@@ -278,7 +266,7 @@ mod tests {
     #[test]
     fn the_clock_is_read_rarely_only_while_polls_are_short() {
         let mut stride = 1;
-        for expected in [2, 4, 8, 16, STRIDE_MAX, STRIDE_MAX] {
+        for expected in [2, 4, 8, 16, POLLS_STRIDE, POLLS_STRIDE] {
             stride = next_stride(stride, LONG_POLL * stride - Duration::from_nanos(1), stride);
             assert_eq!(stride, expected);
         }

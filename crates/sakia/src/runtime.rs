@@ -251,7 +251,7 @@ impl Builder {
     /// use sakia_driver::Streams;
     ///
     /// let runtime = Runtime::builder().streams(Streams::Queue).build()?;
-    /// assert_eq!(runtime.metrics().streams.way, Streams::Queue);
+    /// assert_eq!(runtime.metrics().streams.mode, Streams::Queue);
     /// # std::io::Result::Ok(())
     /// ```
     #[must_use]

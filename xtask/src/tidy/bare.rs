@@ -37,8 +37,8 @@ pub(super) fn name_nothing(tree: &Tree, findings: &mut Vec<Finding>) {
     for name in CRATES {
         for file in tree.sources(&[&format!("crates/{name}/src/")]) {
             let Some(tokens) = file.tokens() else { continue };
-            for path in tokens.paths.iter().filter(|path| !path.in_test) {
-                let segments: Vec<&str> = path.segments.iter().map(String::as_str).collect();
+            for path in tokens.product_paths() {
+                let segments = path.parts();
                 if PATHS.iter().any(|forbidden| segments.starts_with(forbidden)) {
                     let message = format!("{name} must not use {}", segments.join("::"));
                     findings.push(Finding::new(file, path.line, message));

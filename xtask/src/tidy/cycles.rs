@@ -89,7 +89,7 @@ impl Graph {
                 continue;
             };
             let Some(node) = own.first() else { continue };
-            for path in tokens.paths.iter().filter(|path| !path.in_test) {
+            for path in tokens.product_paths() {
                 let inner = inline.iter().rev().find(|(lines, _)| lines.contains(&path.line));
                 let module = inner.map_or(&own, |(_, module)| module);
                 if let Some(Target::Item(at)) = names.resolve(module, &path.segments)

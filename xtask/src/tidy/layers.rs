@@ -32,8 +32,8 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     ("sakia-task", &[]),
     ("sakia-macros", &[]),
     ("sakia", &[&["sakia-driver", "sakia-ring", "sakia-task", "sakia-trace", "sakia-macros"]]),
-    ("sakia-tokio", &[&["sakia"]]),
-    ("sakia-copy", &[&["sakia"]]),
+    ("sakia-tokio", &[&["sakia", "sakia-driver"]]),
+    ("sakia-copy", &[&["sakia", "sakia-driver"]]),
     ("sakia-socket-core", &[]),
     ("sakia-socket", &[&["sakia-socket-core", "sakia-driver", "sakia-ring"]]),
     ("sakia-preload", &[&["sakia-socket", "sakia-socket-core", "sakia-driver", "sakia-ring"]]),
@@ -71,31 +71,81 @@ pub(super) fn point_down(tree: &Tree, findings: &mut Vec<Finding>) {
     }
 }
 
-/// The modules at the bottom of their crates, with the folder that they are in.
-const LEAVES: &[(&str, &str)] =
-    &[("crates/sakia-driver/src/", "mounts"), ("crates/sakia-driver/src/", "sys")];
+/// A module at the bottom of its crate.
+struct Leaf {
+    /// The crate's sources.
+    folder: &'static str,
+    module: &'static str,
+    /// Paths of the crate that it uses: other leaves, and plain values.
+    uses: &'static [&'static [&'static str]],
+}
 
-/// Modules at the bottom import nothing of their crate, except in tests.
+const DRIVER: &str = "crates/sakia-driver/src/";
+
+const LEAVES: [Leaf; 4] = [
+    Leaf { folder: DRIVER, module: "mounts", uses: &[] },
+    Leaf { folder: DRIVER, module: "sys", uses: &[] },
+    Leaf {
+        folder: DRIVER,
+        module: "decide",
+        uses: &[&["counters", "OpKind"], &["mounts"], &["sys", "Direction"], &["sys", "Processor"]],
+    },
+    Leaf { folder: DRIVER, module: "calls", uses: &[&["call"], &["decide"], &["sys"]] },
+];
+
+/// Modules at the bottom import nothing of their crate but what they are listed with, except in tests.
 pub(super) fn leaves_import_nothing(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.files_of(&["rs"]) {
-        let within = |(folder, module): &(&str, &'static str)| {
-            let rest = file.path.strip_prefix(folder)?.strip_prefix(module)?;
-            (rest == ".rs" || rest.starts_with('/')).then_some((*module, rest == ".rs"))
+        let within = |leaf: &'static Leaf| {
+            let rest = file.path.strip_prefix(leaf.folder)?.strip_prefix(leaf.module)?;
+            (rest == ".rs" || rest.starts_with('/')).then_some((leaf, rest))
         };
-        let Some((module, is_root)) = LEAVES.iter().find_map(within) else { continue };
+        let Some((leaf, rest)) = LEAVES.iter().find_map(within) else { continue };
+        let is_root = rest == ".rs" || rest == "/mod.rs";
         let Some(tokens) = file.tokens() else { continue };
-        for path in tokens.paths.iter().filter(|path| !path.in_test) {
+        for path in tokens.product_paths() {
             // `pub(crate)` is a path of one part.
             let [first, second, ..] = &path.segments[..] else { continue };
             let leaves = match first.as_str() {
-                "crate" => second != module,
+                "crate" => {
+                    let inner = &path.parts()[1..];
+                    second != leaf.module && !leaf.uses.iter().any(|uses| inner.starts_with(uses))
+                }
                 "super" => is_root || second == "super",
                 _ => false,
             };
             if leaves {
-                let message = format!("`{module}` imports nothing of its crate");
+                let path_text = path.segments.join("::");
+                let message = format!("`{}` imports {path_text} of its crate", leaf.module);
                 findings.push(Finding::new(file, path.line, message));
             }
+        }
+    }
+}
+
+/// The folder of code that decides from facts alone, and the file of its limits.
+const DECIDE: &str = "crates/sakia-driver/src/decide/";
+const LIMITS: &str = "crates/sakia-driver/src/decide/limits.rs";
+
+/// Code that decides has no clock, and its limits stand in one file, except in tests.
+pub(super) fn limits_are_in_one_file(tree: &Tree, findings: &mut Vec<Finding>) {
+    for file in tree.sources(&[DECIDE]) {
+        let Some(tokens) = file.tokens() else { continue };
+        let is_constant = |line: usize, kind: &str| {
+            let text = file.text.lines().nth(line - 1).unwrap_or_default();
+            text.contains("const ") && text.contains(&format!(": {kind} ="))
+        };
+        for path in tokens.product_paths() {
+            let message = match path.parts()[..] {
+                [.., "Instant", "now"] => "a decision has no clock",
+                [.., kind @ ("u16" | "u32" | "u64" | "usize" | "Duration")]
+                    if is_constant(path.line, kind) && file.path != LIMITS =>
+                {
+                    "a limit stands in limits.rs"
+                }
+                _ => continue,
+            };
+            findings.push(Finding::new(file, path.line, message));
         }
     }
 }
@@ -138,7 +188,7 @@ mod tests {
         let expected = "crates/sakia-ring/Cargo.toml:4: sakia-ring must not depend on \
                         sakia-driver: layers point down only";
         assert_eq!(found, [expected]);
-        assert_eq!(of("sakia-copy", "[dependencies]\nsakia-driver.workspace = true\n").len(), 1);
+        assert_eq!(of("sakia-copy", "[dependencies]\nsakia-tokio.workspace = true\n").len(), 1);
         assert_eq!(of("sakia-bench", "[dependencies]\nsakia-cli.workspace = true\n").len(), 1);
         let dev = "[dev-dependencies]\nsakia.workspace = true\n";
         assert_eq!(of("sakia-driver", dev).len(), 1);
@@ -170,11 +220,30 @@ mod tests {
                  #[cfg(test)]\nmod tests { use crate::Driver; }\n",
             ),
             ("crates/sakia-driver/src/system.rs", "use crate::op;\n"),
+            (
+                "crates/sakia-driver/src/decide/mod.rs",
+                "use crate::sys::Direction;\nuse crate::sys::retry;\nuse super::core;\n",
+            ),
         ];
         let expected = [
-            "crates/sakia-driver/src/mounts.rs:1: `mounts` imports nothing of its crate",
-            "crates/sakia-driver/src/sys/open.rs:3: `sys` imports nothing of its crate",
+            "crates/sakia-driver/src/decide/mod.rs:2: `decide` imports crate::sys::retry of its crate",
+            "crates/sakia-driver/src/decide/mod.rs:3: `decide` imports super::core of its crate",
+            "crates/sakia-driver/src/mounts.rs:1: `mounts` imports crate::bypass of its crate",
+            "crates/sakia-driver/src/sys/open.rs:3: `sys` imports crate::op::g of its crate",
         ];
         assert_eq!(findings(leaves_import_nothing, &files), expected);
+    }
+
+    #[test]
+    fn a_limit_elsewhere_and_a_clock_are_found() {
+        let text = "const A: Duration = Duration::from_micros(5);\nfn f() { Instant::now(); }\n\
+                    #[cfg(test)]\nmod tests { fn g() { Duration::from_micros(5); } }\n";
+        let files = [("crates/sakia-driver/src/decide/a.rs", text), (LIMITS, text)];
+        let expected = [
+            "crates/sakia-driver/src/decide/a.rs:1: a limit stands in limits.rs",
+            "crates/sakia-driver/src/decide/a.rs:2: a decision has no clock",
+            "crates/sakia-driver/src/decide/limits.rs:2: a decision has no clock",
+        ];
+        assert_eq!(findings(limits_are_in_one_file, &files), expected);
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn sources(tree: &Tree, findings: &mut Vec<Finding>) {
     for name in CRATES {
         for file in tree.sources(&[&format!("crates/{name}/src/")]) {
             let Some(tokens) = file.tokens() else { continue };
-            for path in tokens.paths.iter().filter(|path| !path.in_test) {
+            for path in tokens.product_paths() {
                 if let Some(what) = forbidden(path) {
                     let message = format!("{name} must not use {what}: it may end in libc");
                     findings.push(Finding::new(file, path.line, message));
@@ -70,7 +70,7 @@ pub(super) fn dependencies(tree: &Tree, findings: &mut Vec<Finding>) {
 
 /// Returns the forbidden path, as it is written.
 fn forbidden(path: &Named) -> Option<String> {
-    let segments: Vec<&str> = path.segments.iter().map(String::as_str).collect();
+    let segments = path.parts();
     let written = segments.join("::");
     if path.is_macro {
         let name = segments.last()?;

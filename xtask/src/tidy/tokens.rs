@@ -48,6 +48,13 @@ pub(super) struct Named {
     pub(super) line: usize,
 }
 
+impl Named {
+    /// Returns the names between the `::`.
+    pub(super) fn parts(&self) -> Vec<&str> {
+        self.segments.iter().map(String::as_str).collect()
+    }
+}
+
 /// `#[text]` or `#![text]`.
 #[derive(Debug)]
 pub(super) struct Attribute {
@@ -70,6 +77,11 @@ impl Tokens {
         let mut tokens = Self { for_tests, test_modules: modules, ..Self::default() };
         tokens.walk(stream);
         Ok(tokens)
+    }
+
+    /// Returns the paths in the code that is not for tests only.
+    pub(super) fn product_paths(&self) -> impl Iterator<Item = &Named> {
+        self.paths.iter().filter(|path| !path.in_test)
     }
 
     /// Returns whether `#![text]` is present; `text` has no spaces.

@@ -131,7 +131,7 @@ impl Shared {
             Sleep::Awake => {}
             Sleep::OnQueue => self.changed.notify_one(),
             Sleep::OnEvents => {
-                // It fails only if the counter is full, which wakes as well.
+                // The counter never gets near its limit, at which this would wait.
                 let _ = rustix::io::write(&*self.wake, &1u64.to_ne_bytes());
             }
         }

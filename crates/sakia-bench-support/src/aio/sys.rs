@@ -10,7 +10,7 @@ pub(super) type ContextId = c_ulong;
 pub(super) const PREAD: u16 = 0;
 /// `IOCB_CMD_PWRITE`.
 pub(super) const PWRITE: u16 = 1;
-/// `IOCB_CMD_POLL` (4.18).
+/// `IOCB_CMD_POLL` (4.19).
 pub(super) const POLL: u16 = 5;
 
 /// `IOCB_FLAG_RESFD`: the completion is added to an eventfd.

@@ -47,13 +47,14 @@ mod server;
 mod shared;
 
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 pub use script::{Gate, HeldRequest, Opcode, Rule};
-use shared::{Options, Shared};
+use shared::{Node, Options, Shared};
 
 use crate::place::{Mounted, PlaceError, Scratch};
 
@@ -74,14 +75,20 @@ pub fn pattern_byte(index: usize) -> u8 {
 #[derive(Debug, Default)]
 #[must_use = "nothing is mounted yet"]
 pub struct Builder {
-    files: Vec<(String, Vec<u8>)>,
+    nodes: Vec<Node>,
     options: Options,
 }
 
 impl Builder {
     /// Adds a file of this name and content.
     pub fn file(mut self, name: &str, content: Vec<u8>) -> Self {
-        self.files.push((name.to_owned(), content));
+        self.nodes.push(Node::new(name.as_bytes(), content));
+        self
+    }
+
+    /// Adds a symbolic link of this name to `target`.
+    pub fn link(mut self, name: &str, target: &Path) -> Self {
+        self.nodes.push(Node::link(name.as_bytes(), target.as_os_str().as_bytes().to_vec()));
         self
     }
 
@@ -121,7 +128,7 @@ impl Builder {
         let scratch = Scratch::new()?;
         let fifo = scratch.path().join("wake");
         let waker = make_waker(&fifo).map_err(|errno| PlaceError::failed("make a FIFO", errno))?;
-        let shared = Arc::new(Shared::new(self.options, self.files, waker));
+        let shared = Arc::new(Shared::new(self.options, self.nodes, waker));
         let (sender, mounted) = mpsc::sync_channel(1);
         let server = {
             let (shared, point) = (Arc::clone(&shared), scratch.path().join("mnt"));

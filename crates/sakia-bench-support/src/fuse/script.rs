@@ -32,6 +32,7 @@ opcodes! {
     LOOKUP = 1, "A name in a directory.";
     GETATTR = 3, "Attributes: `stat`.";
     SETATTR = 4, "Attributes set: `truncate`, `chmod`.";
+    READLINK = 5, "The target of a symbolic link.";
     UNLINK = 10, "A name removed.";
     RENAME = 12, "A file renamed, without flags.";
     OPEN = 14, "A file opened.";

@@ -31,9 +31,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    pub fn new(options: Options, files: Vec<(String, Vec<u8>)>, waker: OwnedFd) -> Self {
-        let node = |(name, content): (String, Vec<u8>)| Node::new(name.as_bytes(), content);
-        let nodes = files.into_iter().map(node).collect();
+    pub fn new(options: Options, nodes: Vec<Node>, waker: OwnedFd) -> Self {
         let state = State { options, nodes, ..State::default() };
         Self { state: Mutex::new(state), changed: Condvar::new(), waker }
     }
@@ -71,19 +69,31 @@ pub(super) struct Options {
     pub invented: u64,
 }
 
-/// A file. It remains after its name is removed: it may be open.
+/// A file or a symbolic link. It remains after its name is removed: it may be open.
 #[derive(Debug)]
-struct Node {
+pub(super) struct Node {
     name: Option<Vec<u8>>,
+    /// The target of a link.
     content: Vec<u8>,
+    /// `S_IFREG` or `S_IFLNK`.
+    kind: u32,
     mode: u32,
     /// Increases when the test changes the content behind the kernel's back.
     mtime: u64,
 }
 
 impl Node {
-    fn new(name: &[u8], content: Vec<u8>) -> Self {
-        Self { name: Some(name.to_vec()), content, mode: 0o644, mtime: 1 }
+    pub fn new(name: &[u8], content: Vec<u8>) -> Self {
+        Self { name: Some(name.to_vec()), content, kind: REGULAR, mode: 0o644, mtime: 1 }
+    }
+
+    pub fn link(name: &[u8], target: Vec<u8>) -> Self {
+        Self { kind: LINK, mode: 0o777, ..Self::new(name, target) }
+    }
+
+    /// Returns the type of its entry in a directory, `DT_REG` or `DT_LNK`.
+    fn entry_kind(&self) -> u32 {
+        self.kind >> 12
     }
 }
 
@@ -344,6 +354,10 @@ impl State {
             Opcode::OPENDIR => {
                 reply.u64(0).u64(0);
             }
+            Opcode::READLINK => {
+                let node = self.node(header.node)?;
+                reply.bytes(&node.content);
+            }
             Opcode::READ => {
                 let (_handle, offset, size) = (fields.u64(), fields.u64(), fields.u32());
                 let content = &self.node(header.node)?.content;
@@ -454,13 +468,12 @@ impl State {
 
     fn bare_attributes(&mut self, number: u64, reply: &mut Reply) -> Result<(), Errno> {
         const DIRECTORY: u32 = 0o040_755;
-        const REGULAR: u32 = 0o100_000;
         let (size, mode, links, mtime) = if number == ROOT {
             (0, DIRECTORY, 2, 1)
         } else {
             let node = self.node(number)?;
             let links = u32::from(node.name.is_some());
-            (node.content.len(), REGULAR | node.mode, links, node.mtime)
+            (node.content.len(), node.kind | node.mode, links, node.mtime)
         };
         reply.u64(number).u64(size as u64).u64(size.div_ceil(512) as u64);
         reply.u64(1).u64(mtime).u64(1).u32(0).u32(0).u32(0);
@@ -473,7 +486,7 @@ impl State {
         let begin = usize::try_from(offset).unwrap_or(usize::MAX);
         let files = self.nodes.iter().enumerate().skip(begin).filter_map(|(index, node)| {
             let index = index as u64;
-            Some((FIRST_FILE + index, index + 1, REGULAR_ENTRY, node.name.clone()?))
+            Some((FIRST_FILE + index, index + 1, node.entry_kind(), node.name.clone()?))
         });
         let begin = offset.saturating_sub(FIRST_INVENTED);
         let invented = (begin..self.options.invented).map(|number| {
@@ -492,10 +505,12 @@ impl State {
     }
 }
 
-/// `DT_REG`.
-const REGULAR_ENTRY: u32 = 8;
+/// `S_IFREG`.
+const REGULAR: u32 = 0o100_000;
+/// `S_IFLNK`.
+const LINK: u32 = 0o120_000;
 /// `DT_REG`, `DT_DIR` and `DT_LNK`, in turn.
-const INVENTED_KINDS: [u32; 3] = [REGULAR_ENTRY, 4, 10];
+const INVENTED_KINDS: [u32; 3] = [8, 4, 10];
 /// The offset of the first invented entry in the directory, and its node: beyond all files.
 const FIRST_INVENTED: u64 = 1 << 40;
 

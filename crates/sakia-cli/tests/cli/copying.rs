@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -66,39 +66,6 @@ fn text(directory: &TempDir, name: &str) -> String {
 }
 
 #[test]
-fn a_copy_goes_into_a_directory_or_becomes_it() {
-    for (arguments, expected) in [
-        ("cp a new", &["a", "dir", "dir/b", "new", "to"][..]),
-        ("cp a to", &["a", "dir", "dir/b", "to", "to/a"]),
-        ("cp a to/", &["a", "dir", "dir/b", "to", "to/a"]),
-        ("cp a dir/b to", &["a", "dir", "dir/b", "to", "to/a", "to/b"]),
-        ("cp -t to a dir/b", &["a", "dir", "dir/b", "to", "to/a", "to/b"]),
-        ("cp -r dir to", &["a", "dir", "dir/b", "to", "to/dir", "to/dir/b"]),
-        ("cp -r dir/ to/", &["a", "dir", "dir/b", "to", "to/dir", "to/dir/b"]),
-        ("cp -r dir new", &["a", "dir", "dir/b", "new", "new/b", "to"]),
-        ("cp -r dir/ new/", &["a", "dir", "dir/b", "new", "new/b", "to"]),
-        ("cp -rT dir to", &["a", "dir", "dir/b", "to", "to/b"]),
-        ("cp -r dir/. to", &["a", "dir", "dir/b", "to", "to/b"]),
-        ("cp -a dir/. new", &["a", "dir", "dir/b", "new", "new/b", "to"]),
-        ("cp -r a dir to", &["a", "dir", "dir/b", "to", "to/a", "to/dir", "to/dir/b"]),
-        ("cp -T a new", &["a", "dir", "dir/b", "new", "to"]),
-    ] {
-        for program in ["sakia", "cp"] {
-            let directory = TempDir::new();
-            make(&directory, &["a", "dir/b", "to/"]);
-            if program == "cp" {
-                let mut cp = Command::new("cp");
-                cp.args(arguments.split(' ').skip(1)).current_dir(directory.path());
-                run(&mut cp).assert_quiet_success();
-            } else {
-                assert_eq!(succeeds(&directory, arguments).stdout, "");
-            }
-            assert_eq!(names(&directory, "."), expected, "{program}: {arguments}");
-        }
-    }
-}
-
-#[test]
 fn what_is_refused() {
     let directory = TempDir::new();
     make(&directory, &["a", "b", "dir/a", "dir/inner/", "to/"]);
@@ -140,30 +107,6 @@ fn what_is_refused() {
     for wrong in ["cp", "cp a", "cp -T a b to", "cp -T -t to a", "cp --sparse=x a b", "rm"] {
         assert_eq!(in_directory(&directory, wrong).code, Some(2), "{wrong}");
     }
-}
-
-#[test]
-fn links_are_followed_as_by_cp() {
-    for (arguments, is_link) in [
-        ("cp link to", false),
-        ("cp -P link to", true),
-        ("cp -r link to", true),
-        ("cp -rL link to", false),
-        ("cp -a link to", true),
-    ] {
-        let directory = TempDir::new();
-        make(&directory, &["file", "to/"]);
-        symlink("file", directory.path().join("link")).unwrap();
-        succeeds(&directory, arguments);
-        assert_eq!(directory.path().join("to/link").is_symlink(), is_link, "{arguments}");
-    }
-    // A slash follows the link.
-    let directory = TempDir::new();
-    make(&directory, &["dir/a", "to/"]);
-    symlink("dir", directory.path().join("link")).unwrap();
-    succeeds(&directory, "cp -r link/ to");
-    assert_eq!(names(&directory, "to"), ["link", "link/a"]);
-    assert!(!directory.path().join("to/link").is_symlink());
 }
 
 /// The resulting entries and the success of the command equal those of `cp`.
@@ -218,34 +161,6 @@ fn sources_and_destinations_of_special_kinds_are_those_of_cp() {
         } else {
             assert_eq!(ours, theirs, "{before}: {arguments}");
         }
-    }
-}
-
-#[test]
-fn attributes_are_kept_as_asked() {
-    let directory = TempDir::new();
-    make(&directory, &["a"]);
-    let path = directory.path().join("a");
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o604)).unwrap();
-    fs::File::options()
-        .write(true)
-        .open(&path)
-        .unwrap()
-        .set_modified(std::time::UNIX_EPOCH)
-        .unwrap();
-    fs::hard_link(&path, directory.path().join("b")).unwrap();
-    for (arguments, has_time, has_links) in [
-        ("cp a b", false, false),
-        ("cp -p a b", true, false),
-        ("cp --preserve=timestamps a b", true, false),
-        ("cp --preserve=links a b", false, true),
-        ("cp -a a b", true, true),
-    ] {
-        let to = format!("{}-to", arguments.replace(' ', ""));
-        make(&directory, &[&format!("{to}/")]);
-        succeeds(&directory, &format!("{arguments} {to}"));
-        let stat = fs::metadata(directory.path().join(&to).join("a")).unwrap();
-        assert_eq!((stat.mtime() == 0, stat.nlink() == 2), (has_time, has_links), "{arguments}");
     }
 }
 

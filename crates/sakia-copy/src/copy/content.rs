@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{SeekFrom, Stat};
 use rustix::io::{Errno, retry_on_intr};
-use sakia::engine::__private::is_in_memory;
 use sakia::fs::AlignedBuf;
 use sakia::{Permit, Resource};
+use sakia_driver::Attempt;
+use sakia_driver::calls::is_in_memory;
 
 use super::file::SMALL;
 use super::ranges::{Entry, Help, Ranges, Rest, Shared};
@@ -293,7 +294,8 @@ impl Run<'_> {
     fn is_cached(&mut self, offset: u64) -> bool {
         let mut byte = [0];
         self.fiber.tally.counters.plain_calls += 1;
-        !matches!(sys::read_now(self.source.as_fd(), &mut byte, offset), Ok(sys::Attempt::Waits))
+        let attempt = kernel::read_nowait(self.source.as_fd(), &mut byte, offset);
+        !matches!(attempt, Ok(Attempt::WouldBlock))
     }
 
     /// Copies within the kernel. `None` if that is impossible between these files; a refusal that holds for

@@ -27,8 +27,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use rustix::fs::Stat;
 use rustix::io::Errno;
 use rustix::time::Timespec;
-use sakia::engine::__private::SharedCallSupport;
 use sakia::{Budget, CancellationToken};
+use sakia_driver::FileHint;
 
 use self::apart::Apart;
 use self::in_use::{InUse, Unfinished};
@@ -275,7 +275,7 @@ pub(crate) struct Learned {
     /// `sendfile` does not copy between them.
     no_send: AtomicBool,
     /// The non-blocking reads that the source supports.
-    pub(crate) reads: SharedCallSupport,
+    pub(crate) reads: FileHint,
     /// Directories of the copy are to be spread when creating files is slow.
     needs_apart: OnceLock<bool>,
 }

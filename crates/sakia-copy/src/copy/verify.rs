@@ -10,8 +10,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::fs::{Advice, FileType, OFlags, Stat};
-use sakia::engine::__private::SharedCallSupport;
 use sakia::fs::AlignedBuf;
+use sakia_driver::FileHint;
 
 use super::{At, Copier, EntryError, Result};
 use crate::crew::{Fiber, Folder, Found, Job, Next, Unit};
@@ -26,7 +26,7 @@ pub(super) struct Verify {
     to: CString,
     /// Entries changed before this time existed before, and were to stay.
     since: Option<i128>,
-    reads: SharedCallSupport,
+    reads: FileHint,
 }
 
 /// The places of both.
@@ -43,7 +43,7 @@ impl Verify {
     pub(super) fn new(copier: &Copier, to: CString, begin: i128) -> Self {
         let options = copier.options.clone();
         let keeps = options.existing != Existing::Overwrite;
-        Self { options, to, since: keeps.then_some(begin), reads: SharedCallSupport::default() }
+        Self { options, to, since: keeps.then_some(begin), reads: FileHint::default() }
     }
 
     /// Compares entries other than directories. All errors are reported with the path of the copy.

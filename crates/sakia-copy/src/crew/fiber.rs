@@ -27,7 +27,7 @@ const TURN: u32 = 64;
 /// The resources of a fiber.
 #[derive(Default)]
 pub(crate) struct Kit {
-    /// `None` while it is lent to a call.
+    /// Empty while it is lent to a call.
     pub(crate) buf: AlignedBuf,
     name: Vec<u8>,
     /// Room for directory entries.

@@ -17,9 +17,9 @@ use crate::{kernel, sys};
 
 /// Size of a read of directory entries, in bytes.
 pub(super) const BATCH_BYTES: usize = 32 << 10;
-/// The number of entries that fill the buffer, however long their names are. Fewer mean that there are no
-/// more.
-const FULL: usize = BATCH_BYTES / (24 + 256);
+/// The number of entries that fill the buffer, however long their names are, besides `.` and `..`. On local
+/// file systems fewer mean that there are no more; others may return fewer at a time.
+const FULL: usize = (BATCH_BYTES - 2 * 24) / (24 + 256);
 /// The limit of known directories that are not begun; above it they are begun before the rest of the parent
 /// is read, which bounds the memory.
 const UNITS_MAX: usize = 4096;
@@ -76,10 +76,10 @@ impl<J: Job> Frame<J> {
         !self.list.borrow().has_more
     }
 
-    /// Returns whether only the end of the directory is left to read, which needs no disk after the last
-    /// read.
+    /// Returns whether, on a local file system, only the end of the directory is left to read, which needs no
+    /// disk after the last read.
     pub(super) fn is_at_end(&self) -> bool {
-        (1..FULL).contains(&self.listed.get())
+        are_last(self.listed.get())
     }
 
     /// Adds the entries read. Returns the directories among them.
@@ -113,6 +113,11 @@ impl<J: Job> Frame<J> {
         self.folder.parts.add(1);
         Some(Self::with_list(Arc::clone(&self.folder), Arc::clone(&self.source), list))
     }
+}
+
+/// Returns whether so many entries, all of one read, are the last ones of a local file system's directory.
+fn are_last(listed: usize) -> bool {
+    (1..FULL).contains(&listed)
 }
 
 impl Entry {
@@ -170,5 +175,27 @@ impl List {
             last.push(entry.name(&self.names), entry.kind, entry.inode);
         }
         (!last.entries.is_empty()).then_some(last)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File};
+
+    use super::*;
+
+    /// The first batch has two entries less, since `.` and `..` are in it.
+    #[test]
+    fn the_first_entries_with_the_longest_names_fill_the_buffer() {
+        let path = std::env::temp_dir().join(format!("sakia-frame-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        for number in 0..300 {
+            File::create(path.join(format!("{number:0255}"))).unwrap();
+        }
+        let dir = OpenDir::of(std::os::fd::OwnedFd::from(File::open(&path).unwrap()).into());
+        let list = List::read(&dir, Vec::with_capacity(BATCH_BYTES).spare_capacity_mut());
+        fs::remove_dir_all(&path).unwrap();
+        let list = list.unwrap();
+        assert!(list.has_more && !are_last(list.entries.len()), "{}", list.entries.len());
     }
 }

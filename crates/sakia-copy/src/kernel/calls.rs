@@ -6,9 +6,6 @@ macro_rules! calls_of_fs {
         $to! {
             openat fn open(path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd;
             openat fn openat(dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode) -> OwnedFd;
-            openat2 fn openat2(
-                dir: impl AsFd, path: impl Arg, flags: OFlags, mode: Mode, resolve: ResolveFlags
-            ) -> OwnedFd;
             fstat fn fstat(file: impl AsFd) -> Stat;
             newfstatat fn statat(dir: impl AsFd, path: impl Arg, flags: AtFlags) -> Stat;
             readlinkat fn readlinkat(dir: impl AsFd, path: impl Arg, reuse: Vec<u8>) -> CString;

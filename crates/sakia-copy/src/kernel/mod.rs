@@ -36,13 +36,14 @@ mod real {
     use std::mem::MaybeUninit;
     use std::num::NonZeroU64;
 
-    use rustix::fd::AsFd;
+    use rustix::fd::{AsFd, BorrowedFd};
     use rustix::fs::{
         Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, RawDirEntry,
         RenameFlags, ResolveFlags, SeekFrom, Stat, Timestamps, Uid, XattrFlags,
     };
-    use rustix::io::{ReadWriteFlags, Result};
+    use rustix::io::{Errno, Result};
     use rustix::path::Arg;
+    use sakia_driver::{Attempt, calls};
 
     use super::{OwnedFd, traced};
 
@@ -62,14 +63,36 @@ mod real {
         traced("pread64", || rustix::io::pread(file, buf, offset))
     }
 
+    /// Returns the kernel's answer, for the record.
+    fn answer<T>(attempt: Attempt<T>) -> Result<T> {
+        match attempt {
+            Attempt::Done(value) => Ok(value),
+            Attempt::WouldBlock => Err(Errno::AGAIN),
+            Attempt::Unsupported => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Opens what the dentry cache has.
     #[inline]
-    pub(crate) fn preadv2(
-        file: impl AsFd,
-        bufs: &mut [IoSliceMut<'_>],
+    pub(crate) fn open_cached(
+        dir: impl AsFd,
+        path: impl Arg,
+        flags: OFlags,
+    ) -> Result<Attempt<OwnedFd>> {
+        let call = || calls::open_cached(dir, path, flags, ResolveFlags::empty()).and_then(answer);
+        Attempt::of(traced("openat2", call).map(Into::into))
+    }
+
+    /// Reads what the page cache has.
+    #[inline]
+    pub(crate) fn read_nowait(
+        file: BorrowedFd<'_>,
+        buf: &mut [u8],
         offset: u64,
-        flags: ReadWriteFlags,
-    ) -> Result<usize> {
-        traced("preadv2", || rustix::io::preadv2(file, bufs, offset, flags))
+    ) -> Result<Attempt<usize>> {
+        let mut parts = [IoSliceMut::new(buf)];
+        let call = || calls::read_nowait(file, &mut parts, Some(offset)).and_then(answer);
+        Attempt::of(traced("preadv2", call))
     }
 
     #[inline]

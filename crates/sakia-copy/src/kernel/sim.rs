@@ -169,13 +169,14 @@ pub(crate) mod calls {
     use std::mem::MaybeUninit;
     use std::num::NonZeroU64;
 
-    use rustix::fd::AsFd;
+    use rustix::fd::{AsFd, BorrowedFd};
     use rustix::fs::{
         Advice, AtFlags, Dev, FileType, Gid, IFlags, Mode, OFlags, RawDir, RenameFlags,
         ResolveFlags, SeekFrom, Stat, Timestamps, Uid, XattrFlags,
     };
-    use rustix::io::{Errno, ReadWriteFlags, Result};
+    use rustix::io::Result;
     use rustix::path::Arg;
+    use sakia_driver::{Attempt, calls as driver_calls};
 
     use super::{Fault, at};
     use crate::kernel::OwnedFd;
@@ -212,15 +213,30 @@ pub(crate) mod calls {
         rustix::io::pread(file, &mut buf[..len], offset)
     }
 
-    pub(crate) fn preadv2(
-        file: impl AsFd,
-        bufs: &mut [IoSliceMut<'_>],
+    pub(crate) fn open_cached(
+        dir: impl AsFd,
+        path: impl Arg,
+        flags: OFlags,
+    ) -> Result<Attempt<OwnedFd>> {
+        if let Err(errno) = gate("openat2") {
+            return Attempt::of(Err(errno));
+        }
+        let attempt = driver_calls::open_cached(dir, path, flags, ResolveFlags::empty())?;
+        Ok(attempt.map(Into::into))
+    }
+
+    pub(crate) fn read_nowait(
+        file: BorrowedFd<'_>,
+        buf: &mut [u8],
         offset: u64,
-        flags: ReadWriteFlags,
-    ) -> Result<usize> {
-        let [buf] = bufs else { return Err(Errno::INVAL) };
-        let len = cut("preadv2", buf.len())?;
-        rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut buf[..len])], offset, flags)
+    ) -> Result<Attempt<usize>> {
+        match cut("preadv2", buf.len()) {
+            Ok(len) => {
+                let mut parts = [IoSliceMut::new(&mut buf[..len])];
+                driver_calls::read_nowait(file, &mut parts, Some(offset))
+            }
+            Err(errno) => Attempt::of(Err(errno)),
+        }
     }
 
     pub(crate) fn read(file: impl AsFd, buf: &mut [u8]) -> Result<usize> {

@@ -9,8 +9,8 @@ use sakia_copy::{Existing, Follow, Options};
 
 use crate::children::{Nobody, give_to_nobody};
 use crate::support::{
-    Folder, acl, assert_same, attributes, copy, copy_all, failure, needs_root, set_attribute,
-    some_acl, tree,
+    Folder, assert_same, attributes, copy, copy_all, failure, needs_root, set_attribute, some_acl,
+    tree,
 };
 use crate::tree::{make_node, set_time};
 
@@ -26,69 +26,6 @@ fn set_mode(path: &Path, mode: u32) {
 
 fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
-}
-
-/// A copy overwrites a file in place, alone or in a tree.
-#[test]
-fn a_file_is_overwritten_in_place() {
-    let folder = Folder::new();
-    folder.dir("from");
-    folder.dir("to");
-    for contents in ["short".to_owned(), "long ".repeat(200_000)] {
-        folder.file("from/a", &contents);
-        let there = folder.file("to/a", "there before, and longer");
-        fs::hard_link(&there, folder.path("to/other name")).unwrap();
-        set_mode(&there, 0o640);
-        let before = fs::metadata(&there).unwrap();
-        for [from, to] in [["from", "to"], ["from/a", "to/a"]] {
-            copy_all(folder.path(from), folder.path(to), &Options::new());
-            let after = fs::metadata(&there).unwrap();
-            assert_eq!((after.ino(), after.mode()), (before.ino(), 0o100640));
-            assert!(text(folder.path("to/other name")) == contents);
-        }
-        for name in ["to/a", "to/other name"] {
-            fs::remove_file(folder.path(name)).unwrap();
-        }
-    }
-}
-
-/// An exact copy removes rights that other users had before, as `cp -p` does.
-#[test]
-fn an_exact_copy_leaves_no_list_behind() {
-    let folder = Folder::new();
-    folder.dir("from");
-    let (there, dir) = (folder.dir("to").join("a"), folder.path("to"));
-    set_mode(&folder.file("from/a", "x"), 0o640);
-    fs::write(&there, "y").unwrap();
-    set_attribute(&there, "system.posix_acl_access", &some_acl());
-    for name in ["system.posix_acl_access", "system.posix_acl_default"] {
-        set_attribute(&dir, name, &some_acl());
-    }
-    copy_all(folder.path("from"), &dir, &Options::archive());
-    assert!(attributes(&there).is_empty(), "{:?}", attributes(&there));
-    assert!(attributes(&dir).is_empty(), "{:?}", attributes(&dir));
-    assert_same(&tree(&dir), &tree(&folder.path("from")));
-}
-
-/// A new entry inherits the parent's list unless the mode must be exact, whatever is preserved.
-#[test]
-fn a_list_from_above_stays_where_the_mode_is_not_preserved() {
-    let folder = Folder::new();
-    let (from, to) = (folder.dir("from"), folder.dir("to"));
-    set_attribute(&to, "system.posix_acl_default", &some_acl());
-    folder.file("from/file", "x");
-    let (mode, kind) = (rustix::fs::Mode::RUSR, rustix::fs::FileType::Fifo);
-    rustix::fs::mknodat(rustix::fs::CWD, from.join("fifo"), kind, mode, 0).unwrap();
-    for xattrs in [false, true] {
-        for name in ["file", "fifo"] {
-            let mut options = Options::new();
-            options.preserve.xattrs = xattrs;
-            let made = to.join(format!("{name} {xattrs}"));
-            copy_all(from.join(name), &made, &options);
-            let names: Vec<_> = attributes(&made).into_keys().collect();
-            assert_eq!(names, [b"system.posix_acl_access"], "{name} {xattrs}");
-        }
-    }
 }
 
 #[test]
@@ -118,29 +55,6 @@ fn what_is_there_is_kept() {
     assert_eq!(fs::read_link(folder.path("to/inner/b")).unwrap(), Path::new("nowhere"));
 }
 
-#[test]
-fn what_is_older_is_updated() {
-    let folder = Folder::new();
-    folder.dir("from");
-    folder.dir("to");
-    for (name, source, there) in [
-        ("older", (1000, 5), (1000, 4)),
-        ("same", (1000, 5), (1000, 5)),
-        ("newer", (1000, 5), (1000, 6)),
-        ("ancient", (-5, 5), (-6, 6)),
-    ] {
-        set_time(&folder.file(&format!("from/{name}"), "new"), source);
-        set_time(&folder.file(&format!("to/{name}"), "old"), there);
-    }
-    let report = copy_all(folder.path("from"), folder.path("to"), &options(Existing::Update));
-    assert_eq!((report.counts.files, report.counts.skipped), (2, 2));
-    for (name, expected) in
-        [("older", "new"), ("same", "old"), ("newer", "old"), ("ancient", "new")]
-    {
-        assert_eq!(text(folder.path("to").join(name)), expected, "{name}");
-    }
-}
-
 /// A running program cannot be opened for writing, not even by root.
 #[test]
 fn what_cannot_be_opened_is_replaced_by_force() {
@@ -159,37 +73,6 @@ fn what_cannot_be_opened_is_replaced_by_force() {
     assert!(failure(&failed).starts_with("open "), "{failed:#?}");
     assert!(forced.is_complete(), "{forced:#?}");
     assert_eq!(text(&to), "new");
-}
-
-#[test]
-fn directories_and_others_do_not_replace_each_other() {
-    let folder = Folder::new();
-    for name in ["from/a", "to/b", "from/inner"] {
-        folder.dir(name);
-    }
-    folder.file("from/b", "file");
-    folder.file("to/a", "file");
-    folder.file("from/c", "c");
-    symlink("nowhere", folder.path("to/inner")).unwrap();
-    symlink("nowhere", folder.path("from/d")).unwrap();
-    folder.dir("to/d");
-    folder.file("to/d/inside", "");
-    let mut options = Options::new();
-    for force in [false, true] {
-        options.force = force;
-        let report = copy(folder.path("from"), folder.path("to"), &options);
-        assert_eq!((report.counts.failures, report.counts.files), (4, 1), "{report:#?}");
-        assert_eq!(
-            (text(folder.path("to/a")), text(folder.path("to/c"))),
-            ("file".into(), "c".into())
-        );
-        assert!(folder.path("to/d/inside").exists() && folder.path("to/b").is_dir());
-        // The same for the roots themselves.
-        let report = copy(folder.path("from"), folder.path("to/a"), &options);
-        assert!(failure(&report).contains("to/a"), "{report:?}");
-        let report = copy(folder.path("from/b"), folder.path("to/d"), &options);
-        assert!(failure(&report).contains("to/d"), "{report:?}");
-    }
 }
 
 #[test]
@@ -298,43 +181,6 @@ fn a_file_is_not_copied_to_itself() {
     );
 }
 
-/// The caller has named the link, and `/dev/stdout` is such a link. `cp` does the same.
-#[test]
-fn a_link_that_is_the_destination_is_written_through() {
-    let folder = Folder::new();
-    let (from, there) = (folder.file("from", "new"), folder.file("there", "there before"));
-    set_mode(&there, 0o600);
-    symlink("there", folder.path("link")).unwrap();
-    for options in [Options::new(), {
-        let mut forced = Options::archive();
-        forced.force = true;
-        forced
-    }] {
-        fs::write(&there, "there before").unwrap();
-        copy_all(&from, folder.path("link"), &options);
-        assert!(folder.path("link").is_symlink());
-        assert_eq!(text(&there), "new");
-    }
-    symlink("nowhere", folder.path("dangling")).unwrap();
-    let report = copy(&from, folder.path("dangling"), &Options::new());
-    assert!(failure(&report).contains("link to nothing"), "{report:?}");
-    assert!(!folder.path("nowhere").exists());
-    // A link's target that is not a regular file is written to, even with force, and keeps its kind.
-    make_node(&folder.path("fifo"), FileType::Fifo, 0);
-    symlink("fifo", folder.path("to fifo")).unwrap();
-    let mut forced = Options::new();
-    forced.force = true;
-    for options in [Options::new(), forced] {
-        let fifo = File::options().read(true).write(true).open(folder.path("fifo")).unwrap();
-        copy_all(&from, folder.path("to fifo"), &options);
-        let mut bytes = [0; 3];
-        std::io::Read::read_exact(&mut &fifo, &mut bytes).unwrap();
-        assert_eq!(&bytes, b"new");
-        assert!(folder.path("to fifo").is_symlink());
-        assert!(fs::metadata(folder.path("fifo")).unwrap().file_type().is_fifo());
-    }
-}
-
 /// A link copied onto its target would become a loop, and the contents would be lost.
 #[test]
 fn a_link_does_not_take_the_place_of_what_it_leads_to() {
@@ -409,29 +255,6 @@ fn special_files_are_read() {
     assert!(fs::symlink_metadata(folder.path("new")).unwrap().is_file());
 }
 
-/// The copy clears the bits, as the kernel does at a write of an unprivileged user.
-#[test]
-fn an_overwritten_file_loses_its_set_id_bits() {
-    needs_root!();
-    let folder = Folder::for_all();
-    let nobody = Nobody::new(&folder);
-    let from = folder.file("from", "new");
-    for (mode, expected) in [(0o4755, 0o755), (0o6755, 0o755), (0o2644, 0o2644)] {
-        let to = folder.file("to", "old");
-        give_to_nobody(&to);
-        set_mode(&to, mode);
-        let said = nobody.run("r", &from, &to);
-        assert_eq!(said.failures, 0, "{}", said.output);
-        assert_eq!(text(&to), "new");
-        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, expected, "{mode:o}");
-        // The bits stay if the user has the right to keep them.
-        set_mode(&to, mode);
-        copy_all(&from, &to, &Options::new());
-        assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, mode);
-        fs::remove_file(&to).unwrap();
-    }
-}
-
 /// A directory can receive a copy without being readable.
 #[test]
 fn a_directory_that_cannot_be_read_is_copied_to() {
@@ -492,47 +315,6 @@ fn a_directory_is_made_that_cannot_be_read() {
     }
 }
 
-/// A user who may write to a file without owning it can set its contents and nothing else.
-#[test]
-fn a_file_stays_that_gets_contents_and_no_attributes() {
-    needs_root!();
-    let folder = Folder::for_all();
-    let nobody = Nobody::new(&folder);
-    for (number, contents) in ["short".to_owned(), "long ".repeat(200_000)].iter().enumerate() {
-        let from = folder.file(&format!("{number}"), contents);
-        let to = folder.dir(&format!("to {number}"));
-        give_to_nobody(&to);
-        let there = folder.file(&format!("to {number}/file"), "there before");
-        set_mode(&there, 0o666);
-        let said = nobody.run("a", &from, &there);
-        assert_eq!(said.failures, 1, "{}", said.output);
-        assert_eq!(&text(&there), contents);
-        let stat = fs::metadata(&there).unwrap();
-        assert_eq!((stat.mode() & 0o7777, stat.uid()), (0o666, 0));
-    }
-}
-
-/// A new owner does not inherit the right to run it as the old one.
-#[test]
-fn set_id_bits_do_not_outlive_a_change_of_owner() {
-    needs_root!();
-    let folder = Folder::new();
-    let (from, same) = (folder.file("from", "new"), folder.file("same", "new"));
-    give_to_nobody(&from);
-    let mut options = Options::new();
-    options.preserve.ownership = true;
-    for (mode, expected) in [(0o6755, 0o755), (0o6745, 0o2745), (0o4700, 0o700)] {
-        for (source, expected) in [(&from, expected), (&same, mode)] {
-            let there = folder.file("there", "old");
-            set_mode(&there, mode);
-            copy_all(source, &there, &options);
-            let made = fs::metadata(&there).unwrap().mode() & 0o7777;
-            assert_eq!(made, expected, "{made:o} of {mode:o}, {}", source.display());
-            fs::remove_file(&there).unwrap();
-        }
-    }
-}
-
 /// A user's attributes can be set only on a writable file.
 #[test]
 fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_above() {
@@ -553,58 +335,6 @@ fn a_file_that_its_owner_cannot_write_to_has_its_attributes_under_a_list_from_ab
     assert_eq!(fs::metadata(to.join("file")).unwrap().mode() & 0o7777, 0o555);
 }
 
-/// A file whose owner will change is created for that owner alone; then it gets the source's permissions.
-#[test]
-fn a_list_from_above_does_not_keep_permissions_from_a_new_owner() {
-    let folder = Folder::new();
-    folder.dir("to");
-    // The owner, a named group and the others may read.
-    let list = acl(&[
-        (1, 5, u32::MAX),
-        (4, 5, u32::MAX),
-        (8, 6, 1234),
-        (16, 7, u32::MAX),
-        (32, 5, u32::MAX),
-    ]);
-    set_attribute(&folder.path("to"), "system.posix_acl_default", &list);
-    let (from, to) = (folder.file("from", "x"), folder.path("to/file"));
-    set_mode(&from, 0o640);
-    let mut options = Options::new();
-    options.preserve.ownership = true;
-    copy_all(&from, &to, &options);
-    assert_eq!(fs::metadata(&to).unwrap().mode() & 0o7777, 0o640);
-}
-
-/// Contents of the directories are kept and completed, with or without a link to them.
-#[test]
-fn directories_that_links_lead_to_are_completed() {
-    let folder = Folder::new();
-    folder.dir("from/inner");
-    folder.dir("other");
-    symlink("../other", folder.path("from/link")).unwrap();
-    for name in ["from/inner", "other"] {
-        folder.file(&format!("{name}/a"), "new");
-        folder.file(&format!("{name}/b"), "new");
-    }
-    for name in ["to/inner", "to/link"] {
-        folder.dir(name);
-        folder.file(&format!("{name}/a"), "there before");
-    }
-    for preserve in [Options::new().preserve, Options::archive().preserve] {
-        let mut options = options(Existing::Keep);
-        (options.follow, options.preserve) = (sakia_copy::Follow::Always, preserve);
-        copy_all(folder.path("from"), folder.path("to"), &options);
-        for name in ["to/inner", "to/link"] {
-            let name = folder.path(name);
-            assert_eq!(
-                (text(name.join("a")), text(name.join("b"))),
-                ("there before".into(), "new".into())
-            );
-            fs::remove_file(name.join("b")).unwrap();
-        }
-    }
-}
-
 /// A link older than the source may lead to a newer file, which is kept. `cp` does the same.
 #[test]
 fn what_a_link_leads_to_is_compared() {
@@ -620,52 +350,6 @@ fn what_a_link_leads_to_is_compared() {
         assert_eq!(folder.path("to/a").is_symlink(), is_kept);
         assert_eq!(text(&there), "there before");
     }
-}
-
-/// Force replaces the device if the caller names it or a link to it.
-#[test]
-fn a_device_that_cannot_be_opened_is_replaced() {
-    needs_root!();
-    let folder = Folder::for_all();
-    let nobody = Nobody::new(&folder);
-    let from = folder.file("from", "text");
-    set_mode(&from, 0o644);
-    make_node(&folder.path("device"), FileType::CharacterDevice, rustix::fs::makedev(1, 3));
-    set_mode(&folder.path("device"), 0);
-    let to = folder.dir("to");
-    give_to_nobody(&to);
-    symlink("../device", to.join("link")).unwrap();
-    fs::hard_link(folder.path("device"), to.join("name")).unwrap();
-    for name in ["link", "name"] {
-        for (letters, failures) in [("r", 1), ("rf", 0)] {
-            let said = nobody.run(letters, &from, &to.join(name));
-            assert_eq!(said.failures, failures, "{name}, {letters}: {}", said.output);
-        }
-        assert_eq!(text(to.join(name)), "text");
-        assert!(to.join(name).symlink_metadata().unwrap().is_file());
-    }
-}
-
-/// Nothing would change or be lost. `cp` does the same.
-#[test]
-fn a_link_onto_another_name_of_itself_stays() {
-    let folder = Folder::new();
-    symlink("nowhere", folder.path("a")).unwrap();
-    folder.dir("to");
-    for name in ["b", "to/b"] {
-        fs::hard_link(folder.path("a"), folder.path(name)).unwrap();
-    }
-    let copier = sakia_copy::Copier::new(Options::archive());
-    let progress = Default::default();
-    crate::support::runtime().block_on(async {
-        // The second is a name of a file copied before.
-        for name in ["a", "b"] {
-            let to = folder.path("to").join(name);
-            let copied = copier.copy(folder.path(name), to, &progress).await.unwrap();
-            assert!(copied.is_complete(), "{name}: {copied:?}");
-        }
-    });
-    assert_eq!(fs::read_link(folder.path("to/b")).unwrap(), Path::new("nowhere"));
 }
 
 /// The copy identifies the link by its own name, whatever path the caller has used.
@@ -697,19 +381,6 @@ fn a_link_to_its_own_directory_is_replaced() {
     });
     let number = |name: &str| fs::symlink_metadata(folder.path(name)).unwrap().ino();
     assert_eq!(number("in/first"), number("in/link"));
-}
-
-#[test]
-fn a_link_is_not_replaced_by_itself() {
-    let folder = Folder::new();
-    symlink("nowhere", folder.path("link")).unwrap();
-    make_node(&folder.path("fifo"), FileType::Fifo, 0);
-    for name in ["link", "fifo"] {
-        let before = fs::symlink_metadata(folder.path(name)).unwrap().ino();
-        let report = copy(folder.path(name), folder.path(name), &Options::new());
-        assert!(failure(&report).contains("itself"), "{report:?}");
-        assert_eq!(fs::symlink_metadata(folder.path(name)).unwrap().ino(), before);
-    }
 }
 
 /// The copy fails before it creates anything.

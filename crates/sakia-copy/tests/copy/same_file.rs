@@ -5,16 +5,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::time::{ClockId, clock_gettime};
 use sakia_copy::{Existing, Follow, Options, Preserve, Progress, Report, Sparse, copy_tree};
 use sakia_testkit::available;
+use sakia_testkit::fuse::{Fuse, Opcode, Rule};
 use sakia_testkit::small_fs::SmallFs;
 
 use crate::support::{
-    Folder, Random, copy, copy_all, failure, needs_root, set_attribute, some_acl, tree,
+    Folder, Random, bytes, copy, copy_all, failure, needs_root, runtime, set_attribute, some_acl,
+    tree,
 };
 
 /// The number of random trees.
@@ -223,6 +227,63 @@ fn links_into_the_copy() {
         let report = copy(trees.folder.path("from"), trees.folder.path("to"), &options);
         check(&trees.folder, &before, &report);
     }
+}
+
+/// Copies a directory whose entries a file server holds back, beside a link to its copy. Returns the report
+/// and what was told of the link; `None`: one worker came to the entries before the other one had its share.
+fn copy_a_link_to_what_is_being_filled(
+    folder: &Folder,
+    source: &Fuse,
+    leads: &Fuse,
+) -> Option<(Report, String)> {
+    let entries = source.hold(Rule::on(Opcode::READDIR));
+    let link = leads.hold(Rule::on(Opcode::READDIR));
+    let mut options = Options::new();
+    options.follow = Follow::Always;
+    let (sender, told) = mpsc::channel();
+    let failed = sender.clone();
+    let progress = Progress::new()
+        .on_failure(move |failure| failed.send(failure.to_string()).unwrap())
+        .on_entry(move |_, to| sender.send(to.display().to_string()).unwrap());
+    let (progress, root) = (Arc::new(progress), folder.root());
+    thread::scope(|scope| {
+        let copied = scope.spawn(|| {
+            let copied = copy_tree(root.join("from"), root.join("to"), &options, &progress);
+            runtime().block_on(copied).unwrap()
+        });
+        let deadline = Instant::now() + Duration::from_millis(200);
+        while entries.held() + link.held() < 2 && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let are_both_read = entries.held() + link.held() == 2;
+        link.open();
+        let of_link =
+            are_both_read.then(|| told.iter().find(|text| text.contains("link")).unwrap());
+        entries.open();
+        Some((copied.join().unwrap(), of_link?))
+    })
+}
+
+/// A source is a directory of the copy that is created and still without its entries.
+#[test]
+fn a_link_to_a_directory_that_is_being_filled() {
+    for _ in 0..100 {
+        let folder = Folder::new();
+        let filled = folder.path("to/filled");
+        let source = available!(Fuse::builder().file("file", bytes(10, 1)).mount());
+        let leads = available!(Fuse::builder().link("link", &filled).mount());
+        folder.dir("from");
+        symlink(source.path(), folder.path("from/filled")).unwrap();
+        symlink(leads.path(), folder.path("from/leads")).unwrap();
+        let tried = copy_a_link_to_what_is_being_filled(&folder, &source, &leads);
+        let Some((report, of_link)) = tried else { continue };
+        assert!(of_link.contains("the copy itself"), "{of_link}");
+        assert_eq!(report.counts.failures, 1, "{report:#?}");
+        assert!(!folder.path("to/leads/link").exists());
+        assert_eq!(fs::read(filled.join("file")).unwrap(), bytes(10, 1));
+        return;
+    }
+    panic!("the workers never shared the two directories");
 }
 
 /// A directory that is mounted at another place, until it is dropped.

@@ -259,7 +259,7 @@ pub fn without(mut tree: Tree, forget: impl Fn(&mut Facts)) -> Tree {
 }
 
 /// Returns a list of access control entries in the kernel's format.
-pub fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
         bytes.extend(tag.to_le_bytes());

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use self::record::Record;
 pub use self::status::DriverStatus;
 use crate::counters::OpKind;
-use crate::policy::Lane;
+use crate::decide::Lane;
 
 /// Records in the first segment. Each further segment has twice as many as the one before.
 const FIRST: u32 = 256;

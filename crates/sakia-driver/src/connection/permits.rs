@@ -13,9 +13,9 @@ use sakia_ring::Sqe;
 
 use crate::call::Call;
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::fd::Fd;
 use crate::operation::{Class, Completion, Operation};
-use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::wakers::{united, wake_all};
 
 /// A permit: taken by an operation, or free.

@@ -15,6 +15,7 @@ use super::{Connection, Inner, RecvBuf};
 use crate::buf::{BufResult, IoBufMut, fill_with};
 use crate::call::Call;
 use crate::counters::OpKind;
+use crate::decide::{Route, Rules, StreamMode};
 use crate::fd::Fd;
 use crate::operation::{Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
@@ -22,7 +23,6 @@ use crate::ops::{
     PollEvents, Received, ReceivedControl, RecvMessage, SocketRecv, SocketRecvVectored, acts_on,
     room_of_all,
 };
-use crate::policy::{Route, Rules, Way};
 use crate::pool::{Pool, Size};
 
 /// `MSG_PEEK`.
@@ -381,20 +381,19 @@ impl Connection {
     fn arm(&self) -> bool {
         self.driver().check(self.fd());
         let mut core = self.driver().shared.core.borrow_mut();
-        let way = core.stream_way();
-        let ways =
-            if way == Way::Queue { [Some(way), None] } else { [Some(way), Some(Way::Queue)] };
+        let mode = core.stream_mode();
+        let other = (mode != StreamMode::Queue).then_some(StreamMode::Queue);
         let inbox = &self.inner().inbox;
-        let mut offers = ways.into_iter().flatten().flat_map(|way| {
+        let mut offers = [Some(mode), other].into_iter().flatten().flat_map(|mode| {
             // If there are no more buffers of the best size, a smaller one is better than none.
             let sizes = std::iter::successors(Some(inbox.size()), |size| size.smaller());
-            sizes.map(move |size| (size, way))
+            sizes.map(move |size| (size, mode))
         });
-        let offered = offers.find_map(|(size, way)| Some((size, core.offer(size, way)?)));
+        let offered = offers.find_map(|(size, mode)| Some((size, core.offer(size, mode)?)));
         let Some((size, pool)) = offered else { return false };
         let are_calls_plain = core.makes_calls();
         drop(core);
-        inbox.sends_now(pool.way == Way::Readiness || are_calls_plain);
+        inbox.sends_now(pool.mode == StreamMode::Readiness || are_calls_plain);
         let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
         let recv = MultiRecv { fd, inner, pool, size };
         self.inner().inbox.multishot.start(self.driver(), recv);
@@ -421,7 +420,7 @@ struct MultiRecv {
 
 impl MultiRecv {
     fn group(&self) -> u16 {
-        self.size.group(self.pool.way)
+        self.size.group(self.pool.mode)
     }
 
     /// Returns the bytes that a completion brought, if any. Empty if it names a buffer that the kernel did
@@ -450,7 +449,7 @@ unsafe impl Operation for MultiRecv {
     }
 
     fn route(&self, _: &Rules) -> Route {
-        if self.pool.way == Way::Queue { Route::Queue } else { Route::Readiness }
+        if self.pool.mode == StreamMode::Queue { Route::Queue } else { Route::Readiness }
     }
 
     fn deliver(&self, completion: Completion) -> Delivered {
@@ -458,7 +457,7 @@ unsafe impl Operation for MultiRecv {
         let inbox = &self.inner.inbox;
         let is_wrong =
             self.size == inbox.size() && inbox.is_size_wrong(buf.len(), inbox.ends_full());
-        let is_old = self.pool.streams.note(self.pool.way, buf.len() as u32);
+        let is_old = self.pool.streams.note(self.pool.mode, buf.len() as u32);
         inbox.push(buf);
         inbox.multishot.deliver(is_wrong || is_old || inbox.is_full())
     }
@@ -477,7 +476,7 @@ unsafe impl Operation for MultiRecv {
             }
             // A limit of epoll. The queue has none.
             Err(error)
-                if self.pool.way == Way::Readiness
+                if self.pool.mode == StreamMode::Readiness
                     && matches!(
                         Errno::from_io_error(&error),
                         Some(Errno::NOSPC | Errno::NOMEM)

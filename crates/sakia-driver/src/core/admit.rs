@@ -18,9 +18,9 @@ use crate::backend::{Backend, Takes};
 use crate::board::OperationState;
 use crate::call::Request;
 use crate::counters::OpKind;
+use crate::decide::Lane;
 use crate::key::Key;
 use crate::operation::{Class, Completion, InPlace, Operation};
-use crate::policy::Lane;
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Returns the errno with which an operation ends if there is no backend for it.
@@ -208,13 +208,13 @@ impl Core {
         class: Class,
         operation: impl InPlace,
     ) -> bool {
-        if self.ways.takes == Takes::Calls {
+        if self.abilities.takes == Takes::Calls {
             return self.push_as_call(slot, class);
         }
         let Some(sqe) = operation.entry() else {
             return self.push_as_call(slot, class);
         };
-        if self.ways.is_for_lanes(class, operation.kind(), &sqe) {
+        if self.abilities.is_for_lanes(class, operation.kind(), &sqe) {
             self.push_lane(slot, Lane::Bounded);
             return true;
         }
@@ -238,8 +238,8 @@ impl Core {
     #[inline(never)]
     fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
         let request = self.request(slot);
-        let is_bound = request.call.is_at_position() && self.ways.is_position_for_lanes(class);
-        if is_bound || self.ways.takes == Takes::Entries {
+        let is_bound = request.call.is_at_position() && self.abilities.is_position_for_lanes(class);
+        if is_bound || self.abilities.takes == Takes::Entries {
             self.push_lane(slot, Lane::Bounded);
             return true;
         }

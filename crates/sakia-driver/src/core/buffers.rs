@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Core, Phase};
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::policy::{StreamFigures, StreamWays, Streams, Way};
+use crate::decide::{StreamFigures, StreamMode, StreamModes, Streams};
 use crate::pool::{Pool, Size};
 
 /// Memory that the backend was lent for its whole life, and that is kept as long.
@@ -13,10 +13,10 @@ use crate::pool::{Pool, Size};
 pub(crate) struct Lent {
     /// The registered memory.
     pub(crate) arena: Option<Arena>,
-    /// The buffers to receive into, by the way of the receives. `None` until the first one.
+    /// The buffers to receive into, by the mode of the receives. `None` until the first one.
     pub(crate) pools: [Option<Rc<Pool>>; 2],
-    /// The way in which connections receive.
-    streams: Rc<StreamWays>,
+    /// The mode in which connections receive.
+    streams: Rc<StreamModes>,
 }
 
 impl Lent {
@@ -37,7 +37,7 @@ impl Lent {
         self.streams.turn.set(self.streams.turn.get().wrapping_add(1));
     }
 
-    /// Returns the number of buffers of all sizes and ways, of those that receives may take, and of those
+    /// Returns the number of buffers of all sizes and modes, of those that receives may take, and of those
     /// that are free.
     pub(crate) fn numbers(&self) -> [u64; 3] {
         self.pools.iter().flatten().fold([0; 3], |sum, pool| {
@@ -48,19 +48,19 @@ impl Lent {
 }
 
 impl Core {
-    /// Returns the pool for receives that go this way if it has lent buffers of this size now. Registers the
+    /// Returns the pool for receives by this mode if it has lent buffers of this size now. Registers the
     /// group and allocates buffers as needed.
-    pub(crate) fn offer(&mut self, size: Size, way: Way) -> Option<Rc<Pool>> {
+    pub(crate) fn offer(&mut self, size: Size, mode: StreamMode) -> Option<Rc<Pool>> {
         if self.phase != Phase::Running || !self.is_intact() || self.set_up().is_err() {
             return None;
         }
         let Lent { pools, streams, .. } = &mut self.lent;
-        let fresh = || Rc::new(Pool::new(way, Rc::clone(streams)));
-        let pool = Rc::clone(pools[way as usize].get_or_insert_with(fresh));
+        let fresh = || Rc::new(Pool::new(mode, Rc::clone(streams)));
+        let pool = Rc::clone(pools[mode as usize].get_or_insert_with(fresh));
         if pool.is_registered(size).is_none() {
-            let registered = self.backend.register_group(size.group(way), size.most());
+            let registered = self.backend.register_group(size.group(mode), size.most());
             pool.set_registered(size, registered.is_ok());
-            if registered.is_err() && way == Way::Readiness {
+            if registered.is_err() && mode == StreamMode::Readiness {
                 streams.has_none();
             }
         }
@@ -76,9 +76,9 @@ impl Core {
         is_provided.then_some(pool)
     }
 
-    /// Returns the way in which a connection is to receive now.
-    pub(crate) fn stream_way(&self) -> Way {
-        self.lent.streams.way()
+    /// Returns the mode in which a connection is to receive now.
+    pub(crate) fn stream_mode(&self) -> StreamMode {
+        self.lent.streams.mode()
     }
 
     /// Gives up receives by readiness, which have failed.
@@ -86,7 +86,7 @@ impl Core {
         self.lent.lack_readiness();
     }
 
-    /// Sets the way in which connections receive and send.
+    /// Sets the mode in which connections receive and send.
     pub(crate) fn set_streams(&mut self, streams: Streams) {
         self.lent.streams.set(streams, self.backend.has_readiness());
     }
@@ -99,12 +99,12 @@ impl Core {
     #[inline(never)]
     pub(super) fn refill(&mut self) {
         self.lent.streams.has_work.set(false);
-        for (pool, way) in self.lent.pools.iter().zip(Way::ALL) {
+        for (pool, mode) in self.lent.pools.iter().zip(StreamMode::ALL) {
             let Some(pool) = pool else { continue };
             pool.note_used();
             for size in Size::ALL {
                 while let Some((id, addr)) = pool.next_free(size) {
-                    let group = size.group(way);
+                    let group = size.group(mode);
                     // SAFETY: the pool keeps the memory until the backend and all operations on the group
                     // are gone, and no code uses it before a completion names it. A free buffer is not in
                     // the group.

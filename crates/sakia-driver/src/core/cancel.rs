@@ -12,10 +12,10 @@ use crate::backend::{Backend, Takes};
 use crate::board::mark;
 use crate::call::Victims;
 use crate::counters::OpKind;
+use crate::decide::Lane;
 use crate::fd::Fd;
 use crate::key::Kind;
 use crate::operation::{Class, Completion, InCell, Operation};
-use crate::policy::Lane;
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Cancel requests that wait, and those in flight.
@@ -108,7 +108,7 @@ impl Core {
         }
         // SAFETY: a request to cancel names no memory.
         let position = unsafe {
-            match self.ways.takes {
+            match self.abilities.takes {
                 Takes::Calls => self.backend.push_call(victims.request(user_data)),
                 Takes::Entries | Takes::Both => {
                     self.backend.push(victims.entry().user_data(user_data))

@@ -11,11 +11,11 @@ use std::task::Waker;
 
 use sakia_ring::Cqe;
 
-use super::{BATCH, Core, Memory, TURN_COMPLETIONS_MAX};
+use super::{BATCH, Core, Memory};
 use crate::backend::Backend;
+use crate::decide::{Lane, limits};
 use crate::key::{Key, Kind};
 use crate::operation::{Block, Completion, Storage};
-use crate::policy::Lane;
 use crate::slab::{Notify, SlotRef, SlotState, flag};
 
 /// Actions in users' code that are due once the borrow of the core ends.
@@ -76,7 +76,7 @@ impl Core {
             if count < BATCH {
                 break;
             }
-            if total >= TURN_COMPLETIONS_MAX {
+            if total >= limits::TURN_COMPLETIONS {
                 self.want_turn();
                 break;
             }

@@ -1,5 +1,5 @@
 //! The bypass: operations performed by plain calls or by threads instead of the queue.
-//! [`policy`](crate::policy) decides which.
+//! [`decide`](crate::decide) decides which.
 
 use std::time::Duration;
 
@@ -13,10 +13,11 @@ use crate::backend::{Backend, Takes};
 use crate::board::OperationState;
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
-use crate::operation::{Class, Completion, InCell, InPlace};
-use crate::policy::{
+use crate::decide::{
     Attempt, CallMode, Crowd, CrowdFigures, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing,
+    limits,
 };
+use crate::operation::{Class, Completion, InCell, InPlace};
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
 
 /// Rules for attempts before the queue, and the budget for plain calls.
@@ -36,10 +37,6 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    /// Maximum number of unused turns that are kept for the tasks that waited for them; more than that
-    /// belonged to tasks that gave up.
-    const RESERVED_MAX: u32 = 32;
-
     pub(super) fn new(learns: bool) -> Self {
         Self {
             rules: Rules::NONE,
@@ -63,7 +60,7 @@ impl Inline {
             self.end_crowd(time);
         }
         self.budget.renew();
-        self.reserved = self.reserved.min(Self::RESERVED_MAX);
+        self.reserved = self.reserved.min(limits::RESERVED_MAX);
         self.timed_until = None;
     }
 
@@ -113,7 +110,7 @@ impl Inline {
 
 /// Tells which operations the queue takes, and which go to threads.
 #[derive(Debug)]
-pub(super) struct Ways {
+pub(super) struct Abilities {
     /// The form in which the queue takes operations.
     pub(super) takes: Takes,
     /// A bit for each opcode whose entries the queue cannot take, but which threads perform.
@@ -126,7 +123,7 @@ pub(super) struct Ways {
     lacks_lanes: bool,
 }
 
-impl Ways {
+impl Abilities {
     pub(super) fn of(backend: &Auto) -> Self {
         let mut for_lanes = [0; 4];
         if !matches!(backend, Auto::Later(_)) {
@@ -297,18 +294,18 @@ impl Core {
 
     /// Returns whether the queue takes entries, whose fate no call of this process shows.
     pub(crate) fn takes_entries(&self) -> bool {
-        self.ways.takes == Takes::Entries
+        self.abilities.takes == Takes::Entries
     }
 
     /// Returns whether the backend makes a call for each operation, so that a plain call saves it the rest.
     pub(crate) fn makes_calls(&self) -> bool {
-        self.ways.takes == Takes::Calls
+        self.abilities.takes == Takes::Calls
     }
 
     /// Returns whether the bytes that a backend reports as read were written; see
     /// [`Backend::fills_what_it_reports`].
     pub(crate) fn fills(&self) -> bool {
-        self.ways.fills
+        self.abilities.fills
     }
 
     /// Returns the size of an open file, if the backend can tell it without waiting.
@@ -324,11 +321,11 @@ impl Core {
     /// Returns whether the queue performs this operation as cheaply as plain calls do, in a large batch.
     #[inline(never)]
     pub(super) fn batches_well(&mut self, slot: SlotRef) -> bool {
-        /// For more bytes, the call itself is a small part of the cost.
-        const BYTES_MAX: u32 = 8 << 10;
         let operation = self.in_cell(slot);
         let is_small = match operation.call() {
-            Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => len <= BYTES_MAX,
+            Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => {
+                len <= limits::UNIT_BYTES
+            }
             // The call tells the number of parts, not their size.
             Call::Transfer(_) => false,
             // A ring hands an open that may create a file to a worker.
@@ -425,11 +422,8 @@ impl Core {
     /// places: a served task continues as long as the turn's budget lasts, so that most of its operations
     /// need not wait.
     pub(super) fn run_deferred(&mut self) {
-        const AT_A_TIME: u32 = 8;
-        /// A task that waits for a turn makes several calls.
-        const TURN: u32 = 4;
         let mut count = 0;
-        while count < AT_A_TIME && self.inline.budget.is_any_left() {
+        while count < limits::DEFERRED_AT_A_TIME && self.inline.budget.is_any_left() {
             let Some(slot) = self.inline.deferred.first() else { break };
             self.inline.deferred.remove(&mut self.slab, slot);
             self.slab.header(slot).flags &= !flag::DEFERRED;
@@ -440,7 +434,7 @@ impl Core {
                 continue;
             }
             let is_turn = operation.kind() == OpKind::Nop;
-            count += if is_turn { TURN } else { 1 };
+            count += if is_turn { limits::DEFERRED_TURN } else { 1 };
             match operation.route(&self.inline.rules) {
                 Route::Now(mode) => match self.perform(mode, operation) {
                     Some(completion) => {
@@ -476,7 +470,7 @@ impl Core {
             Err(Errno::AGAIN) => return self.list(slot), // a queue in place of threads, which is full
             // An embedder's host has no threads, either: its ring performs what a ring can.
             Err(Errno::OPNOTSUPP) if self.in_cell(slot).entry().is_some() => {
-                self.ways.lacks_lanes = true;
+                self.abilities.lacks_lanes = true;
                 return self.list(slot);
             }
             Err(errno) => return self.finish(slot, Completion::unstarted(errno)),

@@ -6,9 +6,10 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_trace::is_on;
 
-use super::{BATCH, Core, Phase, TURN_BYTES, TURN_COMPLETIONS_MAX, TURN_MESSAGES};
+use super::{BATCH, Core, Phase};
 use crate::backend::Backend;
 use crate::counters::OpKind;
+use crate::decide::limits;
 
 /// Maximum number of completions that the kernel finishes in one enter unless asked for more (since 6.13).
 const KERNEL_BATCH: u32 = 20;
@@ -251,8 +252,9 @@ impl Core {
                 break; // has slept, or nothing is ready
             }
             let messages = self.counters.delivered - delivered;
-            let is_full = messages >= TURN_MESSAGES || self.turn_bytes >= TURN_BYTES;
-            if is_full && !self.is_polled || reaped >= TURN_COMPLETIONS_MAX {
+            let is_full =
+                messages >= limits::TURN_MESSAGES || self.turn_bytes >= limits::TURN_BYTES;
+            if is_full && !self.is_polled || reaped >= limits::TURN_COMPLETIONS {
                 self.want_turn();
                 break;
             }

@@ -13,8 +13,8 @@ use super::{Core, Phase, Wait};
 use crate::backend::Backend;
 use crate::call::{Buffers, Call, Transfer};
 use crate::counters::OpKind;
+use crate::decide::Lane;
 use crate::operation::{Completion, InPlace};
-use crate::policy::Lane;
 use crate::slab::{SlotRef, flag};
 
 /// The names of the kinds, by number.

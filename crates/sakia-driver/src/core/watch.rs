@@ -21,9 +21,9 @@ use crate::board::{
     Board, Doing, DriverStatus, Noted, ObservedOperation, OperationState, mark, task_words,
 };
 use crate::counters::OpKind;
+use crate::decide::Lane;
 use crate::epoll::StuckWorker;
 use crate::operation::{Class, InPlace};
-use crate::policy::Lane;
 use crate::slab::{SlotRef, flag};
 
 /// The times after which a driver that is [watched](crate::Driver::watch) reports an operation; `None` for
@@ -132,7 +132,7 @@ impl Core {
             longest: None,
         };
         self.watcher = Some(Box::new(watcher));
-        self.ways.is_special = true;
+        self.abilities.is_special = true;
         self.enters.watch();
         self.publish();
         board

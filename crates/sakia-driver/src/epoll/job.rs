@@ -10,7 +10,7 @@ use rustix::io::Errno;
 
 use super::transfer::{FileClass, Try};
 use crate::call::{Call, Transfer, failed, outcome};
-use crate::policy::Lane;
+use crate::decide::Lane;
 use crate::sys::open::await_writer;
 use crate::sys::{self, abi};
 

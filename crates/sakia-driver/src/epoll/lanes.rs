@@ -32,8 +32,8 @@ use super::inbox::Inbox;
 use super::job::{Outcome, Work};
 use crate::call::failed;
 use crate::counters::OpKind;
+use crate::decide::Lane;
 use crate::lanes::{self, Jobs, State};
-use crate::policy::Lane;
 use crate::sys::signals::with_lane_mask;
 
 /// Stack of a lane thread: jobs are a few system calls.

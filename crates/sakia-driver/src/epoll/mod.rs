@@ -6,8 +6,9 @@
 //!   they are not ready. Operations on one descriptor continue in the order of their arrival, separately for
 //!   each direction.
 //! - Files, paths, `fsync(2)` and other calls that end by themselves go to the *bounded* lane.
-//! - Calls that may block for ever go to the *elastic* lane: opening a FIFO or a device; and the rare
-//!   descriptor that cannot be tried. A full elastic lane delays nothing else.
+//! - Calls that may block for ever go to the *elastic* lane: opening a FIFO or a device, waiting for a lock,
+//!   reads and writes of files that another machine or process serves, and the rare descriptor that cannot be
+//!   tried. A full elastic lane delays nothing else.
 //!
 //! Minimum: Linux 4.18. Nothing newer is needed: `RWF_NOWAIT` on pipes (6.4) and `epoll_pwait2(2)` (5.11)
 //! are used if a probe finds them.
@@ -78,11 +79,11 @@ use self::machine::Machine;
 use self::transfer::Ways;
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
+use crate::calls;
 use crate::counters::{KindCounters, OpKind};
+use crate::decide::{Attempt, CallMode, Lane};
 use crate::descriptors::KernelDescriptors;
 use crate::groups::Provided;
-use crate::now;
-use crate::policy::{Attempt, CallMode, Lane};
 use crate::queue::Queue;
 use crate::sys;
 
@@ -403,7 +404,7 @@ unsafe impl Backend for Epoll {
     #[inline(always)]
     unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { now::try_now(call, mode) };
+        let attempt = unsafe { calls::try_now(call, mode) };
         if let Attempt::Done(raw) = attempt
             && call.makes_socket()
         {
@@ -418,7 +419,7 @@ unsafe impl Backend for Epoll {
 
     unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         // SAFETY: the caller's duties are the same.
-        unsafe { now::size(raw) }
+        unsafe { calls::size(raw) }
     }
 
     unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {

@@ -300,6 +300,7 @@ impl Registry {
     ///
     /// # Errors
     /// `EPERM`: such a file never blocks. Otherwise as `epoll_ctl(2)`.
+    #[inline]
     pub(super) fn arm(&mut self, place: usize) -> Result<(), Errno> {
         let watch = &self.watches[place];
         if watch.is_idle() {
@@ -384,6 +385,7 @@ impl Registry {
     /// Stops epoll from repeating reported events without waiters. The caller arms the watch afterwards. An
     /// operation that has just ended may have a successor soon: events without waiters are ignored until one
     /// finds none.
+    #[inline]
     pub(super) fn hush(&mut self, place: usize, reported: EventFlags, was_idle: bool) {
         let watch = &mut self.watches[place];
         if watch.armed.is_empty() || watch.armed.intersects(MODES) {

@@ -34,6 +34,8 @@ use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
 use crate::call::{Buffers, Transfer, failed, outcome};
+use crate::calls::nowait;
+use crate::decide::CallMode;
 use crate::sys::signals::without_sigpipe;
 use crate::sys::{self, Direction, abi, borrow, retry};
 
@@ -144,9 +146,10 @@ impl Ways {
         let mut value = 0_u64;
         let part = IoVec { base: (&raw mut value).cast(), len: size_of::<u64>() };
         let (raw, offset) = (event.as_raw_fd(), CURRENT_POSITION);
+        let flags = nowait::flags(CallMode::NonBlocking, 0);
         // SAFETY: the part is the value, which outlives the call.
         let result = retry(|| unsafe {
-            sys::transfer(Direction::Read, raw, &raw const part, 1, offset, abi::RWF_NOWAIT)
+            sys::transfer(Direction::Read, raw, &raw const part, 1, offset, flags)
         });
         let nowait = matches!(result, Err(Errno::AGAIN | Errno::OPNOTSUPP));
         // SAFETY: the descriptor is borrowed.
@@ -311,7 +314,7 @@ impl Transfer {
     ///
     /// - The memory is lent, and so is the descriptor.
     unsafe fn try_nowait(&self, class: FileClass) -> Option<Result<usize, Errno>> {
-        let flags = self.flags | abi::RWF_NOWAIT;
+        let flags = nowait::flags(CallMode::NonBlocking, self.flags);
         let call = |offset| {
             self.buffers.with(|vector, count| {
                 let (direction, raw) = (self.direction, self.raw);

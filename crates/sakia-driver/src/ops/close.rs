@@ -7,10 +7,10 @@ use sakia_ring::Sqe;
 
 use crate::call::{Call, Victims};
 use crate::counters::OpKind;
+use crate::decide::{CallMode, Lane, Route, Rules};
 use crate::fd::{CloseWay, Fd, Owner};
 use crate::handle::{Handle, Op};
 use crate::operation::{Class, Completion, Operation};
-use crate::policy::{CallMode, Lane, Route, Rules};
 
 /// See [`Handle::close`].
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use std::rc::Rc;
 use super::transfer_len;
 use crate::call::Call;
 use crate::counters::OpKind;
+use crate::decide::{CallMode, Mount, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Class, Completion, Operation};
-use crate::policy::{CallMode, Mount, Route, Rules};
 
 /// See [`Handle::copy_file_range`].
 #[derive(Debug)]

@@ -6,10 +6,10 @@ use super::transfer_len;
 use crate::buf::{IoBufMut, initialize};
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::{Mount, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::Operation;
-use crate::policy::{Mount, Route, Rules};
 
 /// See [`Handle::read_directory`].
 #[derive(Debug)]

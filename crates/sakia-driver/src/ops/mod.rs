@@ -78,7 +78,7 @@ macro_rules! operation {
                 $call
             }
 
-            $(fn route(&self, $rules: &crate::policy::Rules) -> crate::policy::Route {
+            $(fn route(&self, $rules: &crate::decide::Rules) -> crate::decide::Route {
                 let $it = self;
                 let _ = $it; // unused by some routes
                 $route
@@ -150,7 +150,7 @@ macro_rules! of_descriptor {
         }
 
         #[inline(always)]
-        fn mount(&self) -> Option<&std::rc::Rc<crate::policy::Mount>> {
+        fn mount(&self) -> Option<&std::rc::Rc<crate::decide::Mount>> {
             self.$($field).+.mount()
         }
     };

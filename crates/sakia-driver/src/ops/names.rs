@@ -11,10 +11,10 @@ use super::transfer_len;
 use crate::buf::IoBufMut;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Retry, Route, Rules};
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
 use crate::operation::Operation;
-use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::register;
 
 /// See [`Handle::mkdir`].

@@ -4,9 +4,9 @@ use sakia_ring::Sqe;
 
 use crate::call::Call;
 use crate::counters::OpKind;
+use crate::decide::{CallMode, Route, Rules};
 use crate::handle::{Handle, Op};
 use crate::operation::{Class, Operation};
-use crate::policy::{CallMode, Route, Rules};
 
 /// See [`Handle::nop`].
 #[derive(Debug)]

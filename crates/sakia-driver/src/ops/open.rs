@@ -9,10 +9,10 @@ use sakia_ring::Sqe;
 use super::at::At;
 use crate::call::{self, Call, address};
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Lane, Retry, Route, Rules};
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::policy::{Attempt, CallMode, Lane, Retry, Route, Rules};
 use crate::sys::abi;
 use crate::sys::open::open_flags;
 

@@ -7,11 +7,11 @@ use crate::arena::{FixedBuf, RegisteredBuf};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Retry, Route, Rules};
 use crate::fd::{Fd, Transferred};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
-use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
 /// See [`Handle::read`]. With `FIXED`, `buf` lies in registered memory, and its bytes within the registered

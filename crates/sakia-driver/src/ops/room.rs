@@ -96,7 +96,8 @@ impl Handle {
     /// `len` is 0. `advice` is one of the kernel's `POSIX_FADV_*`.
     ///
     /// # Errors
-    /// - `EINVAL`: no such advice. On kernels before 6.10 also a length of 4 GiB or more.
+    /// - `EINVAL`: no such advice. On a ring before Linux 6.11 also a length of 4 GiB
+    ///   or more.
     /// - `ESPIPE`: a pipe. Otherwise as `posix_fadvise(2)`.
     ///
     /// # Kernel

@@ -23,9 +23,9 @@ use rustix::io::Errno;
 
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::fd::{Fd, SendMode};
 use crate::operation::{Completion, Operation};
-use crate::policy::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::sys::send_file::Cached;
 use crate::sys::{Direction, register};
 

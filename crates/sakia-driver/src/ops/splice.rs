@@ -29,11 +29,11 @@ use super::transfer_len;
 use crate::backend::FileKind;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::{CallMode, Lane, Route, Rules};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::poll::{self, PollEvents};
-use crate::policy::{CallMode, Lane, Route, Rules};
 use crate::sys::{abi, register};
 
 /// Flags of [`Handle::splice`].

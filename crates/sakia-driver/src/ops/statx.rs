@@ -12,9 +12,9 @@ use super::at::At;
 use super::open::path_route;
 use crate::call::{Call, Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::{Route, Rule};
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
-use crate::policy::{Route, Rule};
 
 pub use crate::stat::{StatxResult, StatxTime};
 

@@ -5,11 +5,11 @@ use sakia_ring::{IoVec, Sqe};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
+use crate::decide::{Attempt, CallMode, Retry, Route, Rules};
 use crate::fd::{Fd, Transferred};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{note_all_filled, room_of_all, transfer_len};
-use crate::policy::{Attempt, CallMode, Retry, Route, Rules};
 use crate::sys::Direction;
 
 /// Maximum number of buffers of one vectored operation: the kernel's `UIO_MAXIOV`.

@@ -36,7 +36,7 @@ use super::memory::Lent;
 use super::ops::{self, Kind, OpOutcome, PreparedCall, failed};
 use super::random::Random;
 use crate::call::Call;
-use crate::policy::{Attempt, CallMode};
+use crate::decide::{Attempt, CallMode};
 use crate::queue::Queue;
 
 /// `IO_LOCAL_TW_DEFAULT_MAX`: the number of ready operations that an enter finishes at least.

@@ -119,8 +119,8 @@ pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
 use crate::backend::{Backend, Descriptors, Takes};
 use crate::call::{Call, Request};
+use crate::decide::{Attempt, CallMode, Lane};
 use crate::groups::Provided;
-use crate::policy::{Attempt, CallMode, Lane};
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
 pub const SCRIBBLE: u8 = memory::SCRIBBLE;

@@ -10,8 +10,8 @@
 //! The kernel sends a file through an internal pipe. It refuses a pipe as the source, which is spliced
 //! instead.
 //!
-//! The page cache is asked once per [tick](Tick) for a range, and taken to keep it until the next one. If it
-//! drops pages in between, the call reads them from the device, and waits.
+//! The page cache is asked for a range, and taken to keep it as long as the [tick](Tick) of the answer lasts.
+//! If it drops pages in between, the call reads them from the device, and waits.
 //!
 //! Source: `sendfile(2)`, `splice(2)`, `cachestat(2)`.
 

@@ -18,7 +18,7 @@ use sakia_ring::{Host, Opcode, Ring, Sqe, sqe_flags};
 const PLACES: u32 = u64::BITS;
 /// The number of transfers after which a descriptor gets a place, unless set otherwise.
 const TRANSFERS: i16 = 64;
-/// The limit of counted numbers: a descriptor with a higher number is not registered.
+/// Descriptors with this number or a higher one are not counted, and so not registered.
 const NUMBERS: usize = 4096;
 
 /// The operations that benefit: those with many entries on the same descriptor.

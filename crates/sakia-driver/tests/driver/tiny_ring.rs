@@ -1,4 +1,4 @@
-//! Queues of two entries under a hundred thousand operations.
+//! Queues of one and of two entries, under up to a hundred thousand operations.
 
 use std::fs::File;
 

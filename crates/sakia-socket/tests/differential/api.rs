@@ -47,7 +47,7 @@ pub trait Maker {
 pub trait End: Debug + Send + Sync + Sized + 'static {
     fn send(&self, pieces: &[IoSlice<'_>], flags: SendFlags) -> Result<usize, Errno>;
     fn recv(&self, pieces: &mut [IoSliceMut<'_>], flags: RecvFlags) -> Result<usize, Errno>;
-    fn pass(&self, bytes: &[u8], fd: &OwnedFd, flags: SendFlags) -> Result<usize, Errno>;
+    fn pass(&self, bytes: &[u8], fds: &[&OwnedFd], flags: SendFlags) -> Result<usize, Errno>;
     fn message(
         &self,
         pieces: &mut [IoSliceMut<'_>],
@@ -158,8 +158,8 @@ impl End for Plain {
         rustix::net::recvmsg(&self.0, pieces, &mut none, flags).map(|message| message.bytes)
     }
 
-    fn pass(&self, bytes: &[u8], fd: &OwnedFd, flags: SendFlags) -> Result<usize, Errno> {
-        let fds: [BorrowedFd<'_>; 1] = [fd.as_fd()];
+    fn pass(&self, bytes: &[u8], fds: &[&OwnedFd], flags: SendFlags) -> Result<usize, Errno> {
+        let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); 64];
         let mut control = SendAncillaryBuffer::new(&mut space);
         assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
@@ -318,8 +318,8 @@ impl End for Ours {
         self.socket.recv_vectored(pieces, flags)
     }
 
-    fn pass(&self, bytes: &[u8], fd: &OwnedFd, flags: SendFlags) -> Result<usize, Errno> {
-        let control = [SendControl::Rights(&[fd])];
+    fn pass(&self, bytes: &[u8], fds: &[&OwnedFd], flags: SendFlags) -> Result<usize, Errno> {
+        let control = [SendControl::Rights(fds)];
         self.socket.send_message(&[IoSlice::new(bytes)], &control, flags, None)
     }
 

@@ -3,7 +3,7 @@
 //!
 //! `SAKIA_TEST_SOCKET_PROGRAMS` is the number of programs of each kind, for longer runs.
 //!
-//! These legal differences are not compared:
+//! These legal differences are not compared (`halves`, `options`, `readiness` and `waits` list more):
 //! - the moment at which the host takes delayed bytes: they are sent before the peer is observed;
 //! - `POLLOUT` while bytes are under way, since what the peer reads ahead makes room sooner;
 //! - the pieces in which a stream arrives: reads continue until they have the requested bytes;
@@ -16,10 +16,14 @@ mod support;
 mod api;
 mod crowd;
 mod datagrams;
+mod halves;
+mod options;
 mod readiness;
 mod streams;
 mod threads;
 mod urgent;
+mod waits;
+mod world;
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +35,11 @@ const AT_A_TIME: usize = 2;
 /// Returns the number of programs: `usual`, unless the environment has another.
 fn programs(usual: u64) -> u64 {
     sakia_testkit::settings::number("SAKIA_TEST_SOCKET_PROGRAMS", usual)
+}
+
+/// As [`programs`], for programs that take longer than others: a long run has a tenth of its number.
+fn few_programs(usual: u64) -> u64 {
+    programs(10 * usual) / 10
 }
 
 /// Calls `act` for each seed, on several threads. After a panic no other seed is started.
@@ -68,4 +77,11 @@ fn assert_same(what: &str, expected: &[String], found: &[String]) {
     let before = expected[..same].join("\n");
     let (expected, found) = (expected.get(same), found.get(same));
     assert_eq!(expected, found, "{what}, after\n{before}\n");
+}
+
+/// Returns the first line that differs.
+fn difference(expected: &[String], found: &[String]) -> Option<String> {
+    let differ = |place: usize| expected.get(place) != found.get(place);
+    let place = (0..expected.len().max(found.len())).find(|&place| differ(place))?;
+    Some(format!("the kernel: {:?}\nfound: {:?}", expected.get(place), found.get(place)))
 }

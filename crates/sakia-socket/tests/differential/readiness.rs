@@ -11,23 +11,20 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::rc::Rc;
+use std::os::fd::OwnedFd;
 use std::thread;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
-use rustix::io::{Errno, ioctl_fionread};
-use rustix::net::sockopt::{set_socket_linger, set_tcp_nodelay, socket_error};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::sockopt::{set_socket_linger, set_tcp_nodelay};
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto,
 };
-use sakia_socket::{
-    Epoll, EpollEvent, Events, Kernel, Layer, Options, PollEntry, Pollable, SelectEntry, Selection,
-    Socket, When,
-};
+use sakia_socket::{EpollEvent, Events, Kernel, Layer, Options, Selection, When};
 
 use crate::each_seed;
+use crate::world::{File, Operation, Plain, World};
 
 /// Connections of a program; every second one is a TCP connection, the others are Unix sockets.
 const CONNECTIONS: usize = 3;
@@ -36,238 +33,7 @@ const CONNECTIONS: usize = 3;
 const UNDER_WAY: usize = 4000;
 const SENDS_UNDER_WAY: usize = 20;
 const SEEDS: u64 = 1500;
-const NOW: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
-
-/// Sockets and sets of the kernel, or of the library.
-trait World {
-    type Socket: Clone;
-    type Set;
-    /// Makes a socket of a descriptor in non-blocking mode.
-    fn socket(&self, fd: OwnedFd) -> Self::Socket;
-    fn fd<'a>(&self, socket: &'a Self::Socket) -> BorrowedFd<'a>;
-    fn send(&self, socket: &Self::Socket, bytes: &[u8]) -> Result<usize, Errno>;
-    fn recv(&self, socket: &Self::Socket, out: &mut [u8], flags: RecvFlags)
-    -> Result<usize, Errno>;
-    fn unread(&self, socket: &Self::Socket) -> u64;
-    fn shutdown(&self, socket: &Self::Socket, how: Shutdown) -> Result<(), Errno>;
-    fn take_error(&self, socket: &Self::Socket) -> Option<Errno>;
-    fn set(&self) -> Self::Set;
-    fn control(
-        &self,
-        set: &Self::Set,
-        operation: Operation,
-        file: File<'_, Self>,
-        event: EpollEvent,
-    ) -> Result<(), Errno>;
-    fn wait(&self, set: &Self::Set, max: usize) -> Result<Vec<EpollEvent>, Errno>;
-    fn poll(&self, files: &[File<'_, Self>], wanted: Events) -> Vec<Events>;
-    fn select(&self, files: &[File<'_, Self>]) -> (usize, Vec<Selection>);
-    /// Sends delayed bytes.
-    fn flush(&self) {}
-}
-
-enum File<'a, W: World + ?Sized> {
-    Socket(&'a W::Socket),
-    Set(&'a W::Set),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Operation {
-    Add,
-    Modify,
-    Remove,
-}
-
-/// Sockets and sets of the kernel.
-struct Plain;
-
-impl Plain {
-    fn of<'a>(file: &'a File<'a, Self>) -> BorrowedFd<'a> {
-        match file {
-            File::Socket(socket) => socket.as_fd(),
-            File::Set(set) => set.as_fd(),
-        }
-    }
-}
-
-impl World for Plain {
-    type Socket = Rc<OwnedFd>;
-    type Set = OwnedFd;
-
-    fn socket(&self, fd: OwnedFd) -> Rc<OwnedFd> {
-        Rc::new(fd)
-    }
-
-    fn fd<'a>(&self, socket: &'a Rc<OwnedFd>) -> BorrowedFd<'a> {
-        socket.as_fd()
-    }
-
-    fn send(&self, socket: &Rc<OwnedFd>, bytes: &[u8]) -> Result<usize, Errno> {
-        rustix::net::send(socket, bytes, SendFlags::NOSIGNAL)
-    }
-
-    fn recv(&self, socket: &Rc<OwnedFd>, out: &mut [u8], flags: RecvFlags) -> Result<usize, Errno> {
-        rustix::net::recv(socket, out, flags).map(|(_, count)| count)
-    }
-
-    fn unread(&self, socket: &Rc<OwnedFd>) -> u64 {
-        ioctl_fionread(socket).expect("a socket")
-    }
-
-    fn shutdown(&self, socket: &Rc<OwnedFd>, how: Shutdown) -> Result<(), Errno> {
-        rustix::net::shutdown(socket, how)
-    }
-
-    fn take_error(&self, socket: &Rc<OwnedFd>) -> Option<Errno> {
-        socket_error(socket).expect("a socket").err()
-    }
-
-    fn set(&self) -> OwnedFd {
-        epoll::create(epoll::CreateFlags::CLOEXEC).expect("a set")
-    }
-
-    fn control(
-        &self,
-        set: &OwnedFd,
-        operation: Operation,
-        file: File<'_, Self>,
-        event: EpollEvent,
-    ) -> Result<(), Errno> {
-        let flags = epoll::EventFlags::from_bits_retain(event.events.0);
-        let data = epoll::EventData::new_u64(event.data);
-        match operation {
-            Operation::Add => epoll::add(set, Self::of(&file), data, flags),
-            Operation::Modify => epoll::modify(set, Self::of(&file), data, flags),
-            Operation::Remove => epoll::delete(set, Self::of(&file)),
-        }
-    }
-
-    fn wait(&self, set: &OwnedFd, max: usize) -> Result<Vec<EpollEvent>, Errno> {
-        let mut events = Vec::with_capacity(max);
-        epoll::wait(set, rustix::buffer::spare_capacity(&mut events), Some(&NOW))?;
-        let event = |event: epoll::Event| {
-            let (flags, data) = (event.flags, event.data);
-            EpollEvent { events: Events(flags.bits()), data: data.u64() }
-        };
-        Ok(events.into_iter().map(event).collect())
-    }
-
-    fn poll(&self, files: &[File<'_, Self>], wanted: Events) -> Vec<Events> {
-        let wanted = PollFlags::from_bits_retain(wanted.0 as u16);
-        let mut fds: Vec<PollFd<'_>> =
-            files.iter().map(|file| PollFd::from_borrowed_fd(Self::of(file), wanted)).collect();
-        poll(&mut fds, Some(&NOW)).expect("no signal");
-        fds.iter().map(|fd| Events(fd.revents().bits().into())).collect()
-    }
-
-    /// Derives the sets of `select(2)` from poll events, as its manual page defines them.
-    fn select(&self, files: &[File<'_, Self>]) -> (usize, Vec<Selection>) {
-        let all = Events(0x1 | 0x2 | 0x4 | 0x40 | 0x80 | 0x100 | 0x200);
-        let sets: Vec<Selection> = self
-            .poll(files, all)
-            .into_iter()
-            .map(|found| Selection {
-                readable: found.0 & (0x40 | 0x80 | 0x1 | 0x10 | 0x8) != 0,
-                writable: found.0 & (0x100 | 0x200 | 0x4 | 0x8) != 0,
-                exceptional: found.0 & 0x2 != 0,
-            })
-            .collect();
-        (sets.iter().map(|sets| sets.count()).sum(), sets)
-    }
-}
-
-impl World for Layer<Kernel> {
-    type Socket = Socket<Kernel>;
-    type Set = Epoll<Kernel>;
-
-    fn socket(&self, fd: OwnedFd) -> Socket<Kernel> {
-        let socket = self.adopt(fd, SocketType::STREAM).expect("a socket");
-        socket.set_nonblocking(true).expect("a mode");
-        socket
-    }
-
-    fn fd<'a>(&self, socket: &'a Socket<Kernel>) -> BorrowedFd<'a> {
-        socket.fd().as_fd()
-    }
-
-    fn send(&self, socket: &Socket<Kernel>, bytes: &[u8]) -> Result<usize, Errno> {
-        socket.send(bytes, SendFlags::NOSIGNAL)
-    }
-
-    fn recv(
-        &self,
-        socket: &Socket<Kernel>,
-        out: &mut [u8],
-        flags: RecvFlags,
-    ) -> Result<usize, Errno> {
-        socket.recv(out, flags)
-    }
-
-    fn unread(&self, socket: &Socket<Kernel>) -> u64 {
-        socket.unread().expect("a socket")
-    }
-
-    fn shutdown(&self, socket: &Socket<Kernel>, how: Shutdown) -> Result<(), Errno> {
-        socket.shutdown(how)
-    }
-
-    fn take_error(&self, socket: &Socket<Kernel>) -> Option<Errno> {
-        socket.take_error().expect("a socket")
-    }
-
-    fn set(&self) -> Epoll<Kernel> {
-        self.epoll().expect("a set")
-    }
-
-    fn control(
-        &self,
-        set: &Epoll<Kernel>,
-        operation: Operation,
-        file: File<'_, Self>,
-        event: EpollEvent,
-    ) -> Result<(), Errno> {
-        match operation {
-            Operation::Add => set.add(pollable(&file), event),
-            Operation::Modify => set.modify(pollable(&file), event),
-            Operation::Remove => set.remove(pollable(&file)),
-        }
-    }
-
-    fn wait(&self, set: &Epoll<Kernel>, max: usize) -> Result<Vec<EpollEvent>, Errno> {
-        let mut events = vec![EpollEvent::default(); max];
-        let count = set.wait(&mut events, Some(Duration::ZERO))?;
-        events.truncate(count);
-        Ok(events)
-    }
-
-    fn poll(&self, files: &[File<'_, Self>], wanted: Events) -> Vec<Events> {
-        let mut entries: Vec<PollEntry<'_, Kernel>> =
-            files.iter().map(|file| PollEntry::new(pollable(file), wanted)).collect();
-        let count = self.poll(&mut entries, Some(Duration::ZERO)).expect("no signal");
-        let ready: Vec<Events> = entries.iter().map(PollEntry::ready).collect();
-        assert_eq!(count, ready.iter().filter(|ready| !ready.is_empty()).count());
-        ready
-    }
-
-    fn select(&self, files: &[File<'_, Self>]) -> (usize, Vec<Selection>) {
-        let all = Selection { readable: true, writable: true, exceptional: true };
-        let mut entries: Vec<SelectEntry<'_, Kernel>> =
-            files.iter().map(|file| SelectEntry::new(pollable(file), all)).collect();
-        let count = self.select(&mut entries, Some(Duration::ZERO)).expect("no signal");
-        (count, entries.iter().map(SelectEntry::ready).collect())
-    }
-
-    fn flush(&self) {
-        self.flush();
-    }
-}
-
-fn pollable<'a>(file: &File<'a, Layer<Kernel>>) -> Pollable<'a, Kernel> {
-    match *file {
-        File::Socket(socket) => socket.into(),
-        File::Set(set) => set.into(),
-    }
-}
+const NOW: Option<Duration> = Some(Duration::ZERO);
 
 /// A step of a program, and its observation.
 #[derive(Debug)]
@@ -374,7 +140,7 @@ impl<'a, W: World> Program<'a, W> {
         self.next_number += 2;
         let (a, b) = if is_tcp(place) { tcp(self.listener) } else { unix() };
         [a, b].map(|fd| End {
-            sockets: vec![self.world.socket(fd)],
+            sockets: vec![self.world.socket(fd, SocketType::STREAM)],
             sent: 0,
             received: 0,
             sends: 0,
@@ -427,7 +193,8 @@ impl<'a, W: World> Program<'a, W> {
             70..72 => self.nest(number),
             72..76 => {
                 let said = self.poll();
-                let events = self.world.poll(&[File::Set(&self.sets[0])], Events::IN)[0];
+                let events =
+                    self.world.poll(&[(File::Set(&self.sets[0]), Events::IN)], NOW, None)[0][0];
                 let exactness = self.exactness(1, NESTED);
                 self.seen.push(Seen { step: name.clone(), what: What::Polled(events, exactness) });
                 said
@@ -435,7 +202,7 @@ impl<'a, W: World> Program<'a, W> {
             76..94 => {
                 let set = self.random.usize(..2);
                 self.settle(false);
-                let events = self.world.wait(&self.sets[set], 64);
+                let events = self.world.wait(&self.sets[set], 64, NOW);
                 let events = events.expect("no signal");
                 return self.waited(name, set, &[events]);
             }
@@ -445,7 +212,7 @@ impl<'a, W: World> Program<'a, W> {
                 self.settle(false);
                 let mut events = Vec::new();
                 for _ in 0..3 * self.entries.len() + 3 {
-                    let some = self.world.wait(&self.sets[set], max).expect("no signal");
+                    let some = self.world.wait(&self.sets[set], max, NOW).expect("no signal");
                     assert!(some.len() <= max);
                     events.push(some);
                 }
@@ -469,7 +236,7 @@ impl<'a, W: World> Program<'a, W> {
         // An error of delayed bytes would be reported later than one of plain bytes: see the tests
         // `waking`.
         ends[side].sends += 1;
-        let result = self.world.send(&ends[side].sockets[0], &vec![7; len]);
+        let result = self.world.send(&ends[side].sockets[0], &vec![7; len], SendFlags::empty());
         ends[side].sent += result.unwrap_or(0);
         format!("sent {len} {result:?}")
     }
@@ -644,12 +411,15 @@ impl<'a, W: World> Program<'a, W> {
     fn poll(&mut self) -> String {
         self.settle(false);
         let sockets = self.connections.iter().flatten().filter_map(|end| end.sockets.first());
-        let files: Vec<File<'_, W>> = sockets.map(File::Socket).collect();
         let wanted = Events::IN | Events::OUT | Events::RDHUP | Events::PRI | Events::RDNORM;
+        let all = Selection { readable: true, writable: true, exceptional: true };
+        let sockets: Vec<&W::Socket> = sockets.collect();
+        let polled: Vec<_> = sockets.iter().map(|socket| (File::Socket(*socket), wanted)).collect();
+        let selected: Vec<_> = sockets.iter().map(|socket| (File::Socket(*socket), all)).collect();
         format!(
             "polled {:?} selected {:?}",
-            self.world.poll(&files, wanted),
-            self.world.select(&files),
+            self.world.poll(&polled, NOW, None),
+            self.world.select(&selected, NOW, None),
         )
     }
 

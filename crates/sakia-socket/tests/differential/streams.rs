@@ -25,7 +25,7 @@ enum Step {
     Send { lens: Vec<usize>, more: bool },
     Recv { lens: Vec<usize>, flags: RecvFlags },
     Message { len: usize, room: usize, flags: RecvFlags },
-    Pass { len: usize },
+    Pass { len: usize, count: usize },
     Blocking(bool),
     Unread,
     Poll,
@@ -79,7 +79,7 @@ fn step(random: &mut fastrand::Rng) -> Step {
             let flags = random.choice([RecvFlags::DONTWAIT, RecvFlags::PEEK]).expect("some");
             Step::Message { len: len(random), room: random.usize(..60), flags }
         }
-        730..745 => Step::Pass { len: random.usize(..300) },
+        730..745 => Step::Pass { len: random.usize(..300), count: random.usize(1..4) },
         745..760 => Step::Blocking(random.u8(..3) == 0),
         760..820 => Step::Unread,
         820..930 => Step::Poll,
@@ -120,14 +120,14 @@ struct Program<E> {
     /// Bytes or an end may be on their way.
     has_moved: bool,
     /// The descriptor that is passed.
-    reader: OwnedFd,
+    writer: OwnedFd,
 }
 
 /// Runs the program of `seed`. Returns its observations, a line for each step.
 fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(seed);
     let (a, b) = maker.pair(wire);
-    let (reader, _) = rustix::pipe::pipe().expect("a pipe");
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
     let sides = [a, b].map(|end| {
         end.set_nonblocking(true).expect("a mode");
         end.set_timeout(false, Some(SHORT)).expect("an option");
@@ -135,7 +135,7 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
         Side { handles: vec![end], sends, receives, is_blocking, has_ended, is_deaf }
     });
     let mut program =
-        Program { sides, wire, may_refuse: false, is_cut: false, has_moved: false, reader };
+        Program { sides, wire, may_refuse: false, is_cut: false, has_moved: false, writer };
     let mut log = Vec::new();
     for _ in 0..random.usize(1..400) {
         let side = random.usize(..2);
@@ -144,6 +144,10 @@ fn run<M: Maker>(maker: &M, seed: u64, wire: Wire) -> Vec<String> {
         let seen = program.run(side, &step);
         log.push(format!("{side} {step:?}: {}", seen.unwrap_or_default()));
     }
+    drop(program);
+    // Passed descriptors are closed: those of a socket that is closed later, too.
+    rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).expect("a mode");
+    until("descriptors are closed", || rustix::io::read(&reader, &mut [0]) == Ok(0));
     log
 }
 
@@ -239,12 +243,12 @@ impl<E: End> Program<E> {
                     result => format!("{result:?}"),
                 }
             }
-            Step::Pass { len } => {
+            Step::Pass { len, count } => {
                 if is_tcp || self.may_refuse || UNDER_WAY < under_way + *len as u64 {
                     return None;
                 }
                 let bytes: Vec<u8> = (this.sends..).map(byte).take(*len).collect();
-                let result = end.pass(&bytes, &self.reader, SendFlags::empty());
+                let result = end.pass(&bytes, &vec![&self.writer; *count], SendFlags::empty());
                 this.sends += *result.as_ref().unwrap_or(&0) as u64;
                 format!("{result:?}")
             }

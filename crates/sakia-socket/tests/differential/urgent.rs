@@ -26,6 +26,8 @@ enum Step {
     Urge(usize),
     Recv(usize, RecvFlags),
     RecvUrgent(RecvFlags),
+    /// Receives from the queue of errors, which is empty.
+    RecvErrors,
     Poll,
     Unread,
     Inline,
@@ -49,7 +51,8 @@ impl Step {
                 Self::RecvUrgent(flags)
             }
             78..90 => Self::Poll,
-            90..98 => Self::Unread,
+            90..97 => Self::Unread,
+            97 => Self::RecvErrors,
             _ => Self::Inline,
         }
     }
@@ -146,6 +149,10 @@ fn act<E: End>(sides: &mut [Side<E>; 2], side: usize, step: Step) -> Option<Stri
             format!("{:?}", end.events(wanted, Duration::ZERO))
         }
         Step::Unread => format!("{:?}", end.unread()),
+        Step::RecvErrors => {
+            let result = end.recv(&mut [IoSliceMut::new(&mut [0; 9])], RecvFlags::ERRQUEUE);
+            format!("{result:?}")
+        }
         Step::Inline => {
             if this.mark.is_some() {
                 return None;

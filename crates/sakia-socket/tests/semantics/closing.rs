@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendFlags};
 use sakia_socket::When;
 use sakia_socket::sockopt::{SO_LINGER, SO_RCVBUF, SO_SNDBUF};
 
@@ -11,47 +11,6 @@ use crate::support::{
     MODES, PLAIN, at_once, delayed, fill, layer, options, read_ahead, recv, recv_all, send, tcp,
     unix,
 };
-
-#[test]
-fn received_bytes_can_be_read_after_their_direction_is_shut_down() {
-    for mode in [PLAIN].into_iter().chain(MODES) {
-        let layer = layer(options(mode));
-        for (a, b) in [unix(&layer), tcp(&layer)] {
-            send(&a, b"123456");
-            layer.flush();
-            read_ahead(&b);
-            b.shutdown(Shutdown::Read).expect("a connection");
-            assert_eq!(recv(&b, RecvFlags::PEEK), Ok(b"23456".into()), "{mode:?}");
-            assert_eq!(recv(&b, RecvFlags::WAITALL), Ok(b"23456".into()), "and then the end");
-            for flags in [RecvFlags::empty(), RecvFlags::WAITALL, RecvFlags::PEEK] {
-                assert_eq!(recv(&b, flags), Ok(vec![]), "{mode:?}");
-            }
-            // The other direction continues.
-            send(&b, b"answer");
-            layer.flush();
-            assert_eq!(recv(&a, RecvFlags::empty()), Ok(b"answer".into()));
-        }
-    }
-}
-
-#[test]
-fn the_end_is_behind_the_last_byte_in_both_directions() {
-    for mode in [PLAIN].into_iter().chain(MODES) {
-        let layer = layer(options(mode));
-        for (a, b) in [unix(&layer), tcp(&layer)] {
-            send(&a, b"question");
-            a.shutdown(Shutdown::Write).expect("a connection");
-            assert_eq!(a.send(b"x", SendFlags::empty()), Err(Errno::PIPE));
-            assert_eq!(recv(&b, RecvFlags::WAITALL), Ok(b"question".into()));
-            send(&b, b"answer");
-            b.shutdown(Shutdown::Both).expect("a connection");
-            assert_eq!(b.send(b"x", SendFlags::empty()), Err(Errno::PIPE));
-            assert_eq!(recv(&b, RecvFlags::empty()), Ok(vec![]));
-            assert_eq!(recv_all(&a), (b"answer".into(), None));
-            drop((a, b));
-        }
-    }
-}
 
 #[test]
 fn unread_bytes_reset_the_connection() {

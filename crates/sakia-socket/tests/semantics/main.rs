@@ -6,6 +6,7 @@ mod support;
 mod closing;
 mod enclave;
 mod errors;
+mod failures;
 mod hostile;
 mod hostile_sets;
 mod messages;

@@ -3,88 +3,22 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType};
+use rustix::net::{RecvFlags, SendFlags, Shutdown};
 use sakia_socket::sockopt::{
-    self, IPPROTO_TCP, SO_ACCEPTCONN, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE, SO_RCVBUF,
-    SO_RCVLOWAT, SO_RCVTIMEO, SO_SNDBUF, SO_SNDTIMEO, SO_TYPE, SOL_SOCKET, TCP_CORK, TCP_MAXSEG,
-    TCP_NODELAY,
+    IPPROTO_TCP, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_OOBINLINE, SO_RCVBUF, SO_RCVLOWAT,
+    SO_RCVTIMEO, SO_SNDBUF, SO_SNDTIMEO, TCP_CORK, TCP_NODELAY,
 };
 use sakia_socket::{Layer, Socket, When};
 
 use crate::support::watched::Watched;
 use crate::support::{
-    MODES, PLAIN, at_once, byte, connect, delayed, fill, layer, listener, options, read_ahead,
-    recv, recv_all, send, tcp, unix,
+    MODES, at_once, byte, connect, delayed, fill, layer, listener, options, read_ahead, recv,
+    recv_all, send, tcp, unix,
 };
 
 const SHORT: Option<Duration> = Some(Duration::from_millis(20));
 /// `TCP_ULP`.
 const ULP: i32 = 31;
-
-#[test]
-fn options_are_the_hosts() {
-    let (kernel, watched) = (layer(options(PLAIN)), Layer::new(Watched::default(), delayed()));
-    let (a, b) = (tcp(&kernel).0, tcp(&watched).0);
-    macro_rules! same {
-        ($($option:ident = $value:expr;)*) => {$(
-            assert_eq!(a.set_option(sockopt::$option, $value), Ok(()));
-            assert_eq!(b.set_option(sockopt::$option, $value), Ok(()));
-            let found = a.option(sockopt::$option);
-            assert_eq!(found, b.option(sockopt::$option), stringify!($option));
-            assert_eq!(found, Ok($value), stringify!($option));
-        )*};
-    }
-    same! {
-        SO_RCVTIMEO = Some(Duration::from_millis(1500));
-        SO_RCVTIMEO = None;
-        SO_SNDTIMEO = Some(Duration::from_secs(3));
-        SO_LINGER = Some(Duration::from_secs(2));
-        SO_LINGER = Some(Duration::ZERO);
-        SO_LINGER = None;
-        SO_REUSEADDR = true;
-        SO_REUSEPORT = true;
-        SO_KEEPALIVE = true;
-        SO_BROADCAST = true;
-        SO_OOBINLINE = true;
-        TCP_NODELAY = false;
-        TCP_CORK = true;
-        TCP_CORK = false;
-        TCP_KEEPIDLE = 77;
-        TCP_KEEPINTVL = 7;
-        TCP_KEEPCNT = 5;
-        TCP_USER_TIMEOUT = 1234;
-        IP_TTL = 33;
-        IP_TOS = 16;
-    }
-    for socket in [SO_RCVBUF, SO_SNDBUF] {
-        assert_eq!(a.set_option(socket, 20_000), Ok(()));
-        assert_eq!(a.option(socket), Ok(40_000), "the kernel doubles it");
-    }
-    assert_eq!(a.option(SO_TYPE), Ok(1));
-    assert_eq!(a.option(sockopt::SO_DOMAIN), Ok(2));
-    assert_eq!(a.option(sockopt::SO_PROTOCOL), Ok(6));
-    assert_eq!(a.option(SO_ACCEPTCONN), Ok(false));
-    assert_eq!(listener(&kernel).option(SO_ACCEPTCONN), Ok(true));
-    // rustix has none of these; a host with the complete call has them.
-    assert_eq!(a.option(TCP_MAXSEG), Err(Errno::NOPROTOOPT));
-    assert!(b.option(TCP_MAXSEG).is_ok_and(|size| size > 0));
-    assert_eq!(a.set_option_raw(SOL_SOCKET, 12345, &[1]), Err(Errno::NOPROTOOPT));
-    assert_eq!(b.set_option_raw(SOL_SOCKET, 12345, &[1, 0, 0, 0]), Err(Errno::NOPROTOOPT));
-    // The kernel's own bounds apply.
-    assert_eq!(a.set_option_raw(SOL_SOCKET, 2, &[1]), Err(Errno::INVAL));
-    let bad_time = [0_isize, 2_000_000].map(isize::to_ne_bytes).concat();
-    for result in
-        [a.set_option_raw(SOL_SOCKET, 20, &bad_time), b.set_option_raw(SOL_SOCKET, 20, &bad_time)]
-    {
-        assert_eq!(result, Err(Errno::DOM));
-    }
-    let sockets = layer(options(PLAIN));
-    let six = sockets.socket(AddressFamily::INET6, SocketType::STREAM, None).expect("a socket");
-    assert_eq!(six.set_option(sockopt::IPV6_V6ONLY, true), Ok(()));
-    assert_eq!(six.option(sockopt::IPV6_V6ONLY), Ok(true));
-    assert_eq!(six.set_option(sockopt::IPV6_UNICAST_HOPS, 9), Ok(()));
-    assert_eq!(six.option(sockopt::IPV6_UNICAST_HOPS), Ok(9));
-}
 
 /// The timeout is for the whole call, not for each of its waits, and the bytes received so far count.
 #[test]

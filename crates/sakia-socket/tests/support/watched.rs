@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, Protocol, RecvFlags, SendFlags, Shutdown, SocketAddrAny, SocketFlags, SocketType,
 };
-use sakia_socket::{Entry, Host, Kernel, Received, ReceivedMessage, SendControl};
+use sakia_socket::{
+    Entry, EpollChange, EpollEvent, Host, Kernel, Received, ReceivedMessage, SendControl,
+};
 
 #[derive(Debug, Default)]
 pub struct Watched {
@@ -28,6 +30,21 @@ pub struct Watched {
     pub is_late: AtomicBool,
     /// The number of times that this thread has slept.
     pub parks: AtomicUsize,
+    /// A send takes at most so many bytes; 0 for no limit.
+    pub most: AtomicUsize,
+    /// The call of the host that fails.
+    pub failing: Mutex<Failing>,
+}
+
+/// Counts all calls that can fail, and makes one of them do so.
+#[derive(Debug, Default)]
+pub struct Failing {
+    /// The calls so far, but those of the thread that sends delayed bytes.
+    pub made: usize,
+    /// The number of the call that fails, with this errno.
+    pub at: Option<(usize, Errno)>,
+    /// Its name.
+    pub failed: Option<&'static str>,
 }
 
 impl Watched {
@@ -37,6 +54,22 @@ impl Watched {
 
     pub fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
+    }
+
+    /// Fails if it is the turn of this call.
+    fn may(&self, call: &'static str) -> Result<(), Errno> {
+        if is_pump() {
+            return Ok(());
+        }
+        let mut failing = self.failing.lock().expect("no panic");
+        failing.made += 1;
+        match failing.at {
+            Some((number, errno)) if number == failing.made => {
+                failing.failed = Some(call);
+                Err(errno)
+            }
+            _ => Ok(()),
+        }
     }
 }
 
@@ -69,6 +102,10 @@ pub fn has_window(fd: &OwnedFd) -> bool {
     info.tcpi_unacked < info.tcpi_snd_cwnd
 }
 
+fn is_pump() -> bool {
+    std::thread::current().name() == Some("sakia-pump")
+}
+
 fn last() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).expect("an errno")
 }
@@ -84,6 +121,7 @@ impl Host for Watched {
         flags: SocketFlags,
         protocol: Option<Protocol>,
     ) -> Result<OwnedFd, Errno> {
+        self.may("socket")?;
         Kernel.socket(family, kind, flags, protocol)
     }
 
@@ -93,14 +131,17 @@ impl Host for Watched {
         kind: SocketType,
         flags: SocketFlags,
     ) -> Result<(OwnedFd, OwnedFd), Errno> {
+        self.may("pair")?;
         Kernel.pair(family, kind, flags)
     }
 
     fn bind(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        self.may("bind")?;
         Kernel.bind(fd, address)
     }
 
     fn listen(&self, fd: &OwnedFd, backlog: i32) -> Result<(), Errno> {
+        self.may("listen")?;
         Kernel.listen(fd, backlog)
     }
 
@@ -109,22 +150,27 @@ impl Host for Watched {
         fd: &OwnedFd,
         flags: SocketFlags,
     ) -> Result<(OwnedFd, Option<SocketAddrAny>), Errno> {
+        self.may("accept")?;
         Kernel.accept(fd, flags)
     }
 
     fn connect(&self, fd: &OwnedFd, address: &SocketAddrAny) -> Result<(), Errno> {
+        self.may("connect")?;
         Kernel.connect(fd, address)
     }
 
     fn shutdown(&self, fd: &OwnedFd, how: Shutdown) -> Result<(), Errno> {
+        self.may("shutdown")?;
         Kernel.shutdown(fd, how)
     }
 
     fn local_address(&self, fd: &OwnedFd) -> Result<SocketAddrAny, Errno> {
+        self.may("local_address")?;
         Kernel.local_address(fd)
     }
 
     fn peer_address(&self, fd: &OwnedFd) -> Result<Option<SocketAddrAny>, Errno> {
+        self.may("peer_address")?;
         Kernel.peer_address(fd)
     }
 
@@ -134,6 +180,7 @@ impl Host for Watched {
         buffers: &mut [IoSliceMut<'_>],
         flags: RecvFlags,
     ) -> Result<Received, Errno> {
+        self.may("receive")?;
         self.count();
         Kernel.receive(fd, buffers, flags)
     }
@@ -145,6 +192,7 @@ impl Host for Watched {
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
+        self.may("send")?;
         self.count();
         if buffers.len() > 1 {
             let errno = self.fails.swap(0, Ordering::Relaxed);
@@ -152,22 +200,34 @@ impl Host for Watched {
                 return Err(Errno::from_raw_os_error(errno as i32));
             }
         }
-        Kernel.send(fd, buffers, flags, to)
+        match self.most.load(Ordering::Relaxed) {
+            0 => Kernel.send(fd, buffers, flags, to),
+            most => {
+                let bytes: Vec<u8> =
+                    buffers.iter().flat_map(|piece| piece.iter().copied()).collect();
+                let taken = &bytes[..bytes.len().min(most)];
+                Kernel.send(fd, &[IoSlice::new(taken)], flags, to)
+            }
+        }
     }
 
     fn unread(&self, fd: &OwnedFd) -> Result<u64, Errno> {
+        self.may("unread")?;
         Kernel.unread(fd)
     }
 
     fn take_error(&self, fd: &OwnedFd) -> Result<Option<Errno>, Errno> {
+        self.may("take_error")?;
         Kernel.take_error(fd)
     }
 
     fn reset_on_close(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        self.may("reset_on_close")?;
         Kernel.reset_on_close(fd)
     }
 
     fn set_option(&self, fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(), Errno> {
+        self.may("set_option")?;
         self.set.lock().expect("no panic").push((level, name));
         let (bytes, len) = (value.as_ptr().cast(), value.len() as libc::socklen_t);
         // SAFETY: the descriptor is open, the bytes are as many, and the tests set no option with an address.
@@ -182,6 +242,7 @@ impl Host for Watched {
         name: i32,
         value: &mut [u8],
     ) -> Result<usize, Errno> {
+        self.may("option")?;
         let mut len = value.len() as libc::socklen_t;
         let (bytes, len_at) = (value.as_mut_ptr().cast(), &raw mut len);
         // SAFETY: the descriptor is open, there are as many bytes, and no option of the tests has an address.
@@ -196,6 +257,7 @@ impl Host for Watched {
         room: usize,
         flags: RecvFlags,
     ) -> Result<ReceivedMessage<OwnedFd>, Errno> {
+        self.may("receive_message")?;
         self.count();
         Kernel.receive_message(fd, buffers, room, flags)
     }
@@ -208,19 +270,23 @@ impl Host for Watched {
         flags: SendFlags,
         to: Option<&SocketAddrAny>,
     ) -> Result<usize, Errno> {
+        self.may("send_message")?;
         self.count();
         Kernel.send_message(fd, buffers, control, flags, to)
     }
 
     fn disconnect(&self, fd: &OwnedFd) -> Result<(), Errno> {
+        self.may("disconnect")?;
         Kernel.disconnect(fd)
     }
 
     fn unsent(&self, fd: &OwnedFd) -> Result<u64, Errno> {
+        self.may("unsent")?;
         ioctl(fd, libc::TIOCOUTQ).map(|count| count as u64)
     }
 
     fn is_at_mark(&self, fd: &OwnedFd) -> Result<bool, Errno> {
+        self.may("is_at_mark")?;
         ioctl(fd, SIOCATMARK).map(|is_at_mark| is_at_mark != 0)
     }
 
@@ -229,6 +295,7 @@ impl Host for Watched {
     }
 
     fn set_nonblocking(&self, fd: &OwnedFd, is_nonblocking: bool) -> Result<(), Errno> {
+        self.may("set_nonblocking")?;
         Kernel.set_nonblocking(fd, is_nonblocking)
     }
 
@@ -237,8 +304,44 @@ impl Host for Watched {
         entries: &mut [Entry<'_, OwnedFd>],
         timeout: Option<Duration>,
     ) -> Result<usize, Errno> {
+        self.may("wait")?;
         self.count();
         Kernel.wait(entries, timeout)
+    }
+
+    fn epoll_create(&self) -> Result<OwnedFd, Errno> {
+        self.may("epoll_create")?;
+        Kernel.epoll_create()
+    }
+
+    fn epoll_control(&self, set: &OwnedFd, change: EpollChange, fd: &OwnedFd) -> Result<(), Errno> {
+        self.may("epoll_control")?;
+        Kernel.epoll_control(set, change, fd)
+    }
+
+    fn epoll_wait(
+        &self,
+        set: &OwnedFd,
+        events: &mut [EpollEvent],
+        timeout: Option<Duration>,
+    ) -> Result<usize, Errno> {
+        self.may("epoll_wait")?;
+        Kernel.epoll_wait(set, events, timeout)
+    }
+
+    fn event(&self) -> Result<OwnedFd, Errno> {
+        self.may("event")?;
+        Kernel.event()
+    }
+
+    fn signal(&self, event: &OwnedFd) -> Result<(), Errno> {
+        self.may("signal")?;
+        Kernel.signal(event)
+    }
+
+    fn drain(&self, event: &OwnedFd) -> Result<(), Errno> {
+        self.may("drain")?;
+        Kernel.drain(event)
     }
 
     fn park(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
@@ -251,8 +354,7 @@ impl Host for Watched {
     }
 
     fn now(&self) -> Duration {
-        let is_pump = std::thread::current().name() == Some("sakia-pump");
-        let is_late = is_pump && self.is_late.swap(false, Ordering::Relaxed);
+        let is_late = is_pump() && self.is_late.swap(false, Ordering::Relaxed);
         Kernel.now() - Duration::from_secs(u64::from(is_late))
     }
 

@@ -184,7 +184,7 @@ fn handles_elsewhere_end_await_and_leave_tasks_in_each_state() {
                     thread::yield_now();
                 }
             });
-            while !thread.is_finished() || !QUEUE.with_borrow(VecDeque::is_empty) {
+            while !thread.is_finished() || !QUEUE.with(Queue::is_empty) {
                 to.run();
                 if matches!(act, Act::Drop | Act::Await)
                     && let Some(waker) = left.lock().unwrap().take()
@@ -232,7 +232,7 @@ fn wakers_outlive_their_executor_and_their_thread() {
         // The end of an executor.
         to.0.is_closed.store(true, Ordering::Relaxed);
         leaving.lock().unwrap().as_ref().unwrap().wake_by_ref();
-        drop(QUEUE.take());
+        drop(QUEUE.with(Queue::pop));
         task
     });
     let mut task = thread.join().unwrap();
@@ -285,7 +285,7 @@ fn a_runnable_becomes_mail_and_a_runnable_again() {
     });
     let waker = waker.join().unwrap();
     waker.wake();
-    let runnable = QUEUE.with_borrow_mut(VecDeque::pop_front).expect("it was woken here");
+    let runnable = QUEUE.with(Queue::pop).expect("it was woken here");
     assert!(runnable.into_mail().is_none());
     assert_eq!((to.run(), to.sent()), (1, 2));
     drop(task);

@@ -36,8 +36,9 @@ const HOWS: [How; 6] = [
 ];
 
 fn drop_queue() {
-    let queue = QUEUE.take();
-    drop(queue);
+    while let Some(task) = QUEUE.with(Queue::pop) {
+        drop(task);
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@
 
 mod across;
 mod ends;
+mod queue;
 mod shares;
 
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::*;
 
 thread_local! {
-    static QUEUE: RefCell<VecDeque<Runnable<To>>> = RefCell::default();
+    static QUEUE: Queue<To> = const { Queue::new() };
 }
 
 /// The inbox of an executor.
@@ -37,7 +38,7 @@ struct To(Arc<Inbox>);
 
 impl Schedule for To {
     fn here(task: Runnable<Self>) {
-        QUEUE.with_borrow_mut(|queue| queue.push_back(task));
+        QUEUE.with(|queue| queue.push(task));
     }
 
     fn elsewhere(mail: Mail<Self>) {
@@ -64,7 +65,7 @@ impl To {
         let mut polls = 0;
         loop {
             self.receive();
-            let Some(task) = QUEUE.with_borrow_mut(VecDeque::pop_front) else { return polls };
+            let Some(task) = QUEUE.with(Queue::pop) else { return polls };
             task.run();
             polls += 1;
         }

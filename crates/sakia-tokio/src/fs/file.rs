@@ -25,8 +25,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use sakia::Engine;
-use sakia::engine::__private::{Half, Halves, Ways, copy_error, repeated};
+use sakia::engine::__private::{Half, Halves, copy_error, repeated};
 use sakia::engine::{ReadShared, Request};
+use sakia_driver::{FileCalls, limits};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
 use tokio::task::coop::{consume_budget, poll_proceed};
@@ -101,7 +102,7 @@ struct Inner {
     /// The position after the last seek.
     position: u64,
     /// The inline calls that the file supports.
-    ways: Ways,
+    calls: FileCalls,
 }
 
 /// An operation in flight. Reads return their memory, with the bytes at its beginning.
@@ -188,11 +189,11 @@ impl File {
     /// # }
     /// ```
     pub fn from_std(std: std::fs::File) -> Self {
-        Self::new(Handle::shared(std), Ways::default())
+        Self::new(Handle::shared(std), FileCalls::default())
     }
 
-    pub(super) fn new(handle: Handle, ways: Ways) -> Self {
-        let inner = Mutex::new(Inner { ways, ..Inner::default() });
+    pub(super) fn new(handle: Handle, calls: FileCalls) -> Self {
+        let inner = Mutex::new(Inner { calls, ..Inner::default() });
         Self { handle, inner, max_buf_size: MAX_BUF_SIZE }
     }
 
@@ -310,7 +311,7 @@ impl File {
     pub async fn try_clone(&self) -> io::Result<Self> {
         // As in `into_std`.
         self.inner.lock().await.settle(&self.handle.std).await.ok();
-        let mut file = Self::new(self.handle.try_clone()?, Ways::default());
+        let mut file = Self::new(self.handle.try_clone()?, FileCalls::default());
         file.max_buf_size = self.max_buf_size;
         Ok(file)
     }
@@ -626,9 +627,9 @@ impl AsyncRead for File {
         let count = buf.remaining().min(*max_buf_size);
         if inner.read_ended.is_none() && inner.unread.len() == 0 && count > 0 {
             if !handle.is_in_use() {
-                let part = buf.initialize_unfilled_to(count.min(now::READ_MAX));
+                let part = buf.initialize_unfilled_to(count.min(limits::CALLER_BYTES));
                 let part = &mut [IoSliceMut::new(part)];
-                if let Some(result) = inner.ways.read(handle.std.as_fd(), part, None) {
+                if let Some(result) = inner.calls.read(handle.std.as_fd(), part, None) {
                     turn.made_progress();
                     return Poll::Ready(result.map(|count| {
                         buf.advance(count);
@@ -673,12 +674,12 @@ impl AsyncWrite for File {
             inner.write_error = Some(error);
             return Poll::Ready(Ok(count.min(*max_buf_size)));
         }
-        let is_small = count <= now::WRITE_MAX.min(*max_buf_size) && bufs.len() <= BUFFERS_MAX;
+        let is_small = count <= limits::CALL_BYTES.min(*max_buf_size) && bufs.len() <= BUFFERS_MAX;
         if count == 0 {
             return Poll::Ready(Ok(0));
         }
         let now = is_small && !handle.is_in_use();
-        let done = match now.then(|| inner.ways.write(handle.std.as_fd(), bufs, None)).flatten() {
+        let done = match now.then(|| inner.calls.write(handle.std.as_fd(), bufs, None)).flatten() {
             Some(Ok(done)) => done,
             Some(Err(error)) => {
                 inner.write_error = Some(error);

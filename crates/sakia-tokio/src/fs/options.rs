@@ -6,7 +6,7 @@ use std::path::Path;
 
 use rustix::fs::OFlags;
 use sakia::Engine;
-use sakia::engine::__private::Ways;
+use sakia_driver::FileCalls;
 use tokio::task::coop::consume_budget;
 
 use super::handle::Handle;
@@ -135,13 +135,16 @@ impl OpenOptions {
             if let Ok(engine) = Engine::global()
                 && let Some(opened) = engine.try_open_regular(&path)
             {
-                return Ok(File::new(Handle::local(opened?.into()), Ways::of_plain()));
+                return Ok(File::new(
+                    Handle::local(opened?.into()),
+                    FileCalls::with_flags(OFlags::empty()),
+                ));
             }
         }
         let options = self.std.clone();
         let path = [path.as_ref().to_owned()];
         let file = paths::opening(path, self.changes, move |[path]| options.open(path)).await?;
-        Ok(File::new(Handle::new(file), Ways::default()))
+        Ok(File::new(Handle::new(file), FileCalls::default()))
     }
 }
 

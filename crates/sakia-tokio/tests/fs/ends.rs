@@ -18,23 +18,9 @@ use crate::support::{
 };
 
 on_each_flavor! {
-    a_file_that_is_dropped_is_written
     a_file_that_is_dropped_is_closed
-    futures_may_be_dropped_in_every_state
-    a_file_may_move_midway
     a_loop_of_reads_lets_others_run
     ten_thousand_tasks
-}
-
-async fn a_file_that_is_dropped_is_written() {
-    let folder = Folder::new();
-    for round in 0..50 {
-        let path = folder.path(&round.to_string());
-        let mut file = File::create(&path).await.unwrap();
-        file.write_all(&bytes(100_000)).await.unwrap();
-        drop(file);
-        await_contents(&path, &bytes(100_000));
-    }
 }
 
 /// Returns whether this process has the file open.
@@ -59,66 +45,6 @@ async fn a_file_that_is_dropped_is_closed() {
         assert!(is_open(&path));
         drop(file);
         assert!(!is_open(&path), "round {round}");
-    }
-}
-
-async fn futures_may_be_dropped_in_every_state() {
-    let folder = Folder::new();
-    let path = folder.file("x", bytes(1 << 20));
-    for round in 0..100 {
-        cool_down(&path);
-        let mut file = OpenOptions::new().read(true).write(true).open(&path).await.unwrap();
-        let mut buf = vec![0; 1 << 16];
-        // The reads are never begun; begun; begun and perhaps finished.
-        drop(file.read(&mut buf));
-        let is_over = poll_once(pin!(file.read(&mut buf))).is_ready();
-        if !is_over && round % 2 == 0 {
-            tokio::task::yield_now().await;
-        }
-        drop(poll_once(pin!(file.seek(std::io::SeekFrom::End(0)))));
-        drop(poll_once(pin!(file.write(&buf[..10]))));
-        drop(poll_once(pin!(file.flush())));
-        drop(poll_once(pin!(file.set_len(1 << 20))));
-        drop(poll_once(pin!(file.sync_data())));
-        drop(poll_once(pin!(file.try_clone())));
-        drop(poll_once(pin!(file.read(&mut buf))));
-        drop(poll_once(pin!(file.into_std())));
-        drop(poll_once(pin!(fs::metadata(&path))));
-        drop(poll_once(pin!(fs::read(&path))));
-        drop(poll_once(pin!(File::open(&path))));
-        drop(poll_once(pin!(fs::read_dir(folder.path(".")))));
-    }
-}
-
-async fn a_file_may_move_midway() {
-    let folder = Folder::new();
-    let contents = bytes(1 << 20);
-    let path = folder.file("x", &contents);
-    for _ in 0..20 {
-        cool_down(&path);
-        let mut file = File::open(&path).await.unwrap();
-        let mut begin = vec![0; 1000];
-        let taken = match poll_once(pin!(file.read(&mut begin))) {
-            std::task::Poll::Ready(count) => count.unwrap(),
-            std::task::Poll::Pending => 0,
-        };
-        let reading = tokio::spawn(async move {
-            let mut rest = Vec::new();
-            file.read_to_end(&mut rest).await.unwrap();
-            rest
-        });
-        assert!(reading.await.unwrap() == contents[taken..]);
-
-        let mut file = File::create(folder.path("y")).await.unwrap();
-        file.write_all(b"one ").await.unwrap();
-        let writing = std::thread::spawn(move || {
-            current_thread().block_on(async {
-                file.write_all(b"two").await.unwrap();
-                file.flush().await.unwrap();
-            });
-        });
-        writing.join().unwrap();
-        assert_eq!(std::fs::read(folder.path("y")).unwrap(), b"one two");
     }
 }
 

@@ -1,87 +1,21 @@
-//! Open files: opening, reading, writing, sharing and returning them.
+//! Open files: what several tasks do at once, and other users of a file, which no program of the
+//! [reference](crate::reference) has.
 
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::SeekFrom;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::pin::Pin;
-use std::time::{Duration, SystemTime};
 
 use sakia::Engine;
-use sakia_tokio::fs::{File, FileTimes, OpenOptions};
-use tokio::io::{AsyncReadExt, AsyncSeek, AsyncSeekExt, AsyncWriteExt};
+use sakia_tokio::fs::{File, OpenOptions};
+use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 
 use crate::support::{Folder, bytes, cool_down, errno, on_each_flavor, poll_once};
 
 on_each_flavor! {
-    what_is_appended_goes_to_the_end
-    metadata_times_and_permissions_are_set
-    the_position_is_shared_by_clones
     clones_share_out_what_they_read
-    the_position_is_that_of_the_kernel
-    a_file_goes_back_to_std_after_its_write
-    what_was_not_taken_of_a_read_is_put_back
+    halves_share_the_file
     unread_bytes_are_no_trouble_where_they_cannot_be_put_back
-    a_seek_after_a_part_is_right
-    a_file_that_is_cold_is_read
     what_may_take_a_wait_is_read_by_the_engine
-    the_error_of_a_write_is_told_once_by_the_next_call
     no_sync_succeeds_after_a_failed_write
-    a_failed_seek_is_not_told_to_a_later_one
-    a_seek_has_to_wait_for_its_turn
-    a_given_up_call_does_not_keep_the_file
-}
-
-async fn what_is_appended_goes_to_the_end() {
-    let folder = Folder::new();
-    let path = folder.file("x", "one\n");
-    let mut file = OpenOptions::new().read(true).append(true).open(&path).await.unwrap();
-    std::fs::write(&path, "one\ntwo\n").unwrap();
-    file.rewind().await.unwrap();
-    file.write_all(b"three\n").await.unwrap();
-    let mut rest = String::new();
-    file.read_to_string(&mut rest).await.unwrap();
-    assert_eq!(rest, "");
-    assert_eq!(std::fs::read(&path).unwrap(), b"one\ntwo\nthree\n");
-}
-
-async fn metadata_times_and_permissions_are_set() {
-    let folder = Folder::new();
-    let path = folder.file("x", "text");
-    let file = File::options().write(true).open(&path).await.unwrap();
-    let mut permissions = file.metadata().await.unwrap().permissions();
-    permissions.set_readonly(true);
-    file.set_permissions(permissions).await.unwrap();
-    assert!(std::fs::metadata(&path).unwrap().permissions().readonly());
-
-    let time = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    let times = FileTimes::new().set_accessed(time(1000)).set_modified(time(2000));
-    file.set_times(times).await.unwrap();
-    let metadata = std::fs::metadata(&path).unwrap();
-    assert_eq!(metadata.accessed().unwrap(), time(1000));
-    assert_eq!(metadata.modified().unwrap(), time(2000));
-    file.set_modified(time(3000)).await.unwrap();
-    let metadata = std::fs::metadata(&path).unwrap();
-    assert_eq!(metadata.accessed().unwrap(), time(1000));
-    assert_eq!(metadata.modified().unwrap(), time(3000));
-}
-
-async fn the_position_is_shared_by_clones() {
-    let folder = Folder::new();
-    let path = folder.file("x", "one two three");
-    let mut one = OpenOptions::new().read(true).write(true).open(&path).await.unwrap();
-    one.set_max_buf_size(1000);
-    let mut other = one.try_clone().await.unwrap();
-    assert_eq!(other.max_buf_size(), 1000);
-    let mut word = [0; 4];
-    one.read_exact(&mut word).await.unwrap();
-    other.read_exact(&mut word).await.unwrap();
-    assert_eq!(&word, b"two ");
-    one.write_all(b"THREE").await.unwrap();
-    one.flush().await.unwrap();
-    assert_eq!(other.stream_position().await.unwrap(), 13);
-    other.rewind().await.unwrap();
-    let mut text = String::new();
-    one.read_to_string(&mut text).await.unwrap();
-    assert_eq!(text, "one two THREE");
 }
 
 async fn clones_share_out_what_they_read() {
@@ -117,47 +51,26 @@ async fn clones_share_out_what_they_read() {
     }
 }
 
-async fn the_position_is_that_of_the_kernel() {
+async fn halves_share_the_file() {
     let folder = Folder::new();
-    let mut std = std::fs::File::open(folder.file("x", "one two three")).unwrap();
-    std.seek(SeekFrom::Start(4)).unwrap();
-    let mut file = File::from(std.try_clone().unwrap());
-    let mut word = [0; 4];
-    file.read_exact(&mut word).await.unwrap();
-    assert_eq!(&word, b"two ");
-    // An inherited or duplicated descriptor continues at this position.
-    let mut rest = String::new();
-    std.read_to_string(&mut rest).unwrap();
-    assert_eq!(rest, "three");
-    let fd = OwnedFd::from(std);
-    let number = fd.as_raw_fd();
-    let file = File::from(fd);
-    assert_eq!((file.as_raw_fd(), file.as_fd().as_raw_fd()), (number, number));
-    assert!(format!("{file:?}").contains(&number.to_string()));
-}
-
-async fn a_file_goes_back_to_std_after_its_write() {
-    let folder = Folder::new();
-    let path = folder.path("x");
-    for _ in 0..50 {
-        let mut file = File::create(&path).await.unwrap();
-        file.write_all(&bytes(100_000)).await.unwrap();
-        let number = file.as_raw_fd();
-        let mut std = file.into_std().await;
-        assert_eq!(std.as_raw_fd(), number);
-        std.write_all(b"!").unwrap();
-        assert_eq!(std.metadata().unwrap().len(), 100_001);
-    }
-    let file = File::open(&path).await.unwrap();
-    assert_eq!(file.try_into_std().unwrap().metadata().unwrap().len(), 100_001);
-    let mut file = File::create(&path).await.unwrap();
-    let _ = file.write(&bytes(100_000)).await.unwrap();
-    // The operation may be done by now.
-    if let Err(mut file) = file.try_into_std() {
-        file.flush().await.unwrap();
-        file.try_into_std().unwrap();
-    }
-    assert!(std::fs::read(&path).unwrap() == bytes(100_000));
+    let file = File::create_new(folder.path("x")).await.unwrap();
+    let (mut reader, mut writer) = tokio::io::split(file);
+    let writing = tokio::spawn(async move {
+        for _ in 0..100 {
+            writer.write_all(&bytes(1000)).await.unwrap();
+        }
+        writer.flush().await.unwrap();
+        writer
+    });
+    let reading = tokio::spawn(async move {
+        // The reader is at the end that the file has at this time.
+        for _ in 0..100 {
+            assert_eq!(reader.read(&mut [0; 10]).await.unwrap(), 0);
+        }
+        reader
+    });
+    let mut file = reading.await.unwrap().unsplit(writing.await.unwrap());
+    assert_eq!(file.stream_position().await.unwrap(), 100_000);
 }
 
 /// Returns a file with a started read that was dropped before it could return bytes.
@@ -173,40 +86,6 @@ async fn with_a_read_given_up(folder: &Folder, count: usize) -> File {
     }
     // A file system in memory always has the data cached; then no read is abandoned.
     File::options().read(true).write(true).open(&path).await.unwrap()
-}
-
-async fn what_was_not_taken_of_a_read_is_put_back() {
-    let folder = Folder::new();
-    let contents = bytes(100_000);
-    let mut file = with_a_read_given_up(&folder, 5000).await;
-    let mut begin = [0; 10];
-    file.read_exact(&mut begin).await.unwrap();
-    assert_eq!(begin, contents[..10]);
-    let mut std = file.into_std().await;
-    assert_eq!(std.stream_position().unwrap(), 10);
-
-    // A write goes to the reader's position.
-    std.rewind().unwrap();
-    drop(std);
-    let mut file = with_a_read_given_up(&folder, 5000).await;
-    file.read_exact(&mut begin).await.unwrap();
-    file.write_all(b"here").await.unwrap();
-    let mut next = [0; 10];
-    file.read_exact(&mut next).await.unwrap();
-    assert_eq!(next, contents[14..24]);
-    assert_eq!(std::fs::read(folder.path("x")).unwrap()[10..14], *b"here");
-
-    // A clone continues at the same position.
-    let mut file = with_a_read_given_up(&folder, 5000).await;
-    file.read_exact(&mut begin).await.unwrap();
-    let mut clone = file.try_clone().await.unwrap();
-    clone.read_exact(&mut next).await.unwrap();
-    assert_eq!(next, contents[10..20]);
-
-    let mut file = with_a_read_given_up(&folder, 5000).await;
-    file.flush().await.unwrap();
-    let mut std = file.try_into_std().unwrap();
-    assert_eq!(std.stream_position().unwrap(), 0);
 }
 
 async fn unread_bytes_are_no_trouble_where_they_cannot_be_put_back() {
@@ -237,44 +116,6 @@ async fn unread_bytes_are_no_trouble_where_they_cannot_be_put_back() {
     }
 }
 
-async fn a_seek_after_a_part_is_right() {
-    let folder = Folder::new();
-    let contents = bytes(100_000);
-    for (to, expected) in [
-        (SeekFrom::Current(0), 10),
-        (SeekFrom::Current(5), 15),
-        (SeekFrom::Current(-3), 7),
-        (SeekFrom::Start(20_000), 20_000),
-        (SeekFrom::End(-10), 99_990),
-    ] {
-        let mut file = with_a_read_given_up(&folder, 5000).await;
-        let mut part = [0; 10];
-        file.read_exact(&mut part).await.unwrap();
-        assert_eq!(file.seek(to).await.unwrap(), expected as u64);
-        file.read_exact(&mut part).await.unwrap();
-        assert_eq!(part, contents[expected..][..10]);
-    }
-}
-
-async fn a_file_that_is_cold_is_read() {
-    let folder = Folder::new();
-    let contents = bytes(3_000_000);
-    let path = folder.file("x", &contents);
-    for step in [1000, 65_536, 4_000_000] {
-        cool_down(&path);
-        let mut file = File::open(&path).await.unwrap();
-        let (mut read, mut buf) = (Vec::new(), vec![0; step]);
-        loop {
-            let count = file.read(&mut buf).await.unwrap();
-            read.extend_from_slice(&buf[..count]);
-            if count == 0 {
-                break;
-            }
-        }
-        assert!(read == contents);
-    }
-}
-
 async fn what_may_take_a_wait_is_read_by_the_engine() {
     let folder = Folder::new();
     let path = folder.file("x", bytes(10_000));
@@ -292,21 +133,6 @@ async fn what_may_take_a_wait_is_read_by_the_engine() {
     assert!(after - before >= 11, "{before} became {after}");
 }
 
-async fn the_error_of_a_write_is_told_once_by_the_next_call() {
-    let folder = Folder::new();
-    let path = folder.file("x", "text");
-    let mut file = File::open(&path).await.unwrap();
-    assert_eq!(file.write(b"no").await.unwrap(), 2);
-    assert_eq!(errno(file.flush().await), Some(libc::EBADF));
-    file.flush().await.unwrap();
-    assert_eq!(file.write(b"no").await.unwrap(), 2);
-    assert_eq!(errno(file.write(b"no").await), Some(libc::EBADF));
-    file.shutdown().await.unwrap();
-    let mut full = File::options().write(true).open("/dev/full").await.unwrap();
-    full.write_all(b"too much").await.unwrap();
-    assert_eq!(errno(full.flush().await), Some(libc::ENOSPC));
-}
-
 async fn no_sync_succeeds_after_a_failed_write() {
     let folder = Folder::new();
     let mut file = File::open(folder.file("x", "text")).await.unwrap();
@@ -316,45 +142,13 @@ async fn no_sync_succeeds_after_a_failed_write() {
     file.sync_all().await.unwrap();
 }
 
-async fn a_failed_seek_is_not_told_to_a_later_one() {
-    let folder = Folder::new();
-    let mut file = File::create_new(folder.path("x")).await.unwrap();
-    for round in 0..3 {
-        // The trait allows other calls before the seek is complete.
-        Pin::new(&mut file).start_seek(SeekFrom::End(-100)).unwrap();
-        match round {
-            0 => file.flush().await.unwrap(),
-            1 => file.sync_data().await.unwrap(),
-            _ => file.set_len(5).await.unwrap(),
-        }
-        file.rewind().await.unwrap();
-    }
-}
-
-async fn a_seek_has_to_wait_for_its_turn() {
-    let folder = Folder::new();
-    let fifo = folder.fifo("fifo");
-    let mut file = OpenOptions::new().read(true).write(true).open(&fifo).await.unwrap();
-    let mut buf = [0; 4];
-    assert!(poll_once(Box::pin(file.read(&mut buf)).as_mut()).is_pending());
-    let refused = Pin::new(&mut file).start_seek(SeekFrom::Start(0));
-    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Other);
-    std::fs::OpenOptions::new().write(true).open(&fifo).unwrap().write_all(b"text").unwrap();
-    assert_eq!(file.read(&mut buf).await.unwrap(), 4);
-}
-
-async fn a_given_up_call_does_not_keep_the_file() {
-    let folder = Folder::new();
-    for _ in 0..20 {
-        let file = File::create(folder.path("x")).await.unwrap();
-        for _ in 0..5 {
-            let _ = poll_once(Box::pin(file.sync_all()).as_mut());
-            let _ = poll_once(Box::pin(file.metadata()).as_mut());
-            let _ = poll_once(Box::pin(file.set_len(10)).as_mut());
-        }
-        let number = file.as_raw_fd();
-        assert_eq!(file.into_std().await.as_raw_fd(), number);
-    }
+#[test]
+fn a_descriptor_becomes_a_file() {
+    let fd = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+    let number = fd.as_raw_fd();
+    let file = File::from(fd);
+    assert_eq!((file.as_raw_fd(), file.as_fd().as_raw_fd()), (number, number));
+    assert!(format!("{file:?}").contains(&number.to_string()));
 }
 
 #[test]

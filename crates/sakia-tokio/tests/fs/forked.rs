@@ -32,7 +32,8 @@ async fn uses_files(folder: &Folder) {
 /// In a child, where a wait would be for ever.
 fn uses_files_in_child(folder: &Folder) {
     let runtime = Builder::new_current_thread().enable_time().build().unwrap();
-    let used = runtime.block_on(async { timeout(patience(), uses_files(folder)).await });
+    // Sooner than the parent's, so that the end tells a lost wake from a lock.
+    let used = runtime.block_on(async { timeout(patience() / 2, uses_files(folder)).await });
     used.expect("the files hang");
 }
 

@@ -5,7 +5,6 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
-mod directories;
 mod ends;
 mod files;
 mod forked;
@@ -15,5 +14,4 @@ mod paths;
 mod reference;
 mod remote;
 mod special;
-mod streams;
 mod support;

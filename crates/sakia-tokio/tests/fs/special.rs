@@ -1,4 +1,4 @@
-//! Files that are not regular: FIFOs, directories, devices, terminals.
+//! Files that are not regular: FIFOs, devices; and direct I/O.
 
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -19,7 +19,6 @@ on_each_flavor! {
     what_waits_for_others_keeps_no_files_out
     a_read_that_was_given_up_loses_nothing
     what_only_waits_keeps_no_runtime
-    a_directory_is_no_file
     devices_are_files
     direct_io_is_aligned
     direct_io_moves_the_position_wherever_its_memory_is
@@ -136,15 +135,6 @@ async fn what_only_waits_keeps_no_runtime() {
     // Releases the threads that still open the FIFO, or read.
     std::fs::OpenOptions::new().read(true).write(true).open(folder.path("other")).unwrap();
     std::fs::write(third, [0; 10]).unwrap();
-}
-
-async fn a_directory_is_no_file() {
-    let folder = Folder::new();
-    let mut file = File::open(folder.path(".")).await.unwrap();
-    assert!(file.metadata().await.unwrap().is_dir());
-    assert_eq!(errno(file.read(&mut [0; 10]).await), Some(libc::EISDIR));
-    file.sync_all().await.unwrap();
-    assert_eq!(errno(File::create(folder.path(".")).await), Some(libc::EISDIR));
 }
 
 async fn devices_are_files() {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use super::show::{bytes, percent, time};
 use super::{Operation, Summary, Workers};
+use crate::encode::category;
 use crate::read::{Slice, Trace};
 use crate::{handed_over, sample};
 
@@ -85,7 +86,7 @@ impl Summary {
                 }
                 // Plain calls of the thread itself can only follow each other. That is a fault of the program
                 // if one task reads and writes alternately, so that nothing can overlap.
-                let is_plain = transfers.iter().all(|transfer| transfer.inner.is_none());
+                let is_plain = transfers.iter().all(|transfer| transfer.inner.is_empty());
                 if is_plain && !alternates(&transfers) {
                     continue;
                 }
@@ -250,7 +251,8 @@ fn lane_advice(reason: &str) -> &'static str {
 /// The kernel's worker threads: of its tracepoint, if the recording has that.
 fn workers(trace: &Trace) -> Workers {
     let mut moments = trace.tracks.iter().flat_map(|track| &track.instants);
-    if let Some(counted) = moments.find(|moment| moment.name == handed_over::NAME) {
+    if let Some(counted) = moments.find(|moment| moment.is(category::RECORDING, handed_over::NAME))
+    {
         let arguments = counted.arguments.iter();
         let mut operations: Vec<(String, u64)> = arguments
             .filter_map(|(name, _)| Some((name.clone(), counted.number(name)?.max(0) as u64)))
@@ -273,7 +275,7 @@ fn by_count<'a>(texts: impl Iterator<Item = &'a str>) -> Vec<(&'a str, u64)> {
 
 fn samples(trace: &Trace) -> impl Iterator<Item = &Slice> {
     let moments = trace.tracks.iter().flat_map(|track| &track.instants);
-    moments.filter(|moment| moment.name == sample::NAME)
+    moments.filter(|moment| moment.is(category::RECORDING, sample::NAME))
 }
 
 /// Groups the transfers that moved bytes by file, from its opening to its close, since descriptor numbers are

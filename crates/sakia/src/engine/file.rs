@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use rustix::io::Errno;
-use sakia_driver::CURRENT_POSITION;
+use sakia_driver::{CURRENT_POSITION, FileCalls, limits};
 
 pub use self::commit::{Append, AppendDurable, Commit, GroupCommit};
 pub use self::transfer::{
@@ -25,7 +25,7 @@ pub use self::transfer::{
 };
 use super::Engine;
 use super::blocking::{Blocking, Calls, remote_pool};
-use super::now::{At, BYTES_MAX, Ways, has_more};
+use super::now::At;
 use super::request::Request;
 use crate::executor::spawn_to;
 use crate::fs;
@@ -49,7 +49,7 @@ struct Inner {
     number: u64,
     /// Taken by the destructor only.
     fd: Option<Arc<OwnedFd>>,
-    ways: Ways,
+    calls: FileCalls,
     /// A bit for each engine thread on which the file is known; all threads beyond share the last bit.
     known: AtomicU64,
     /// The number of transfers at the position that are under way on threads of the engine. They hold the
@@ -88,29 +88,29 @@ impl Inner {
         Ok(file)
     }
 
-    /// Returns the ways to transfer at this place on the caller's thread; `None` if that might block.
+    /// Returns the calls for a transfer at this place on the caller's thread; `None` if that might block.
     #[inline]
-    fn ways_now(&self, at: At) -> Option<&Ways> {
+    fn calls_now(&self, at: At) -> Option<&FileCalls> {
         check(at).ok()?;
         let is_free = at.is_some() || self.moving.load(Ordering::Relaxed) == 0;
-        is_free.then_some(&self.ways)
+        is_free.then_some(&self.calls)
     }
 
     /// Reads the bytes that are available without waiting.
     #[inline]
     fn read_now<T: IoBufMut>(&self, buf: &mut T, most: usize, at: At) -> Option<io::Result<usize>> {
-        self.ways_now(at)?.read_into(self.fd().as_fd(), buf, most, at)
+        self.calls_now(at)?.read_into(self.fd().as_fd(), buf, most, at)
     }
 
     /// Writes as much as is possible without waiting.
     #[inline]
     fn write_now(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
-        self.ways_now(at)?.write(self.fd().as_fd(), parts, at)
+        self.calls_now(at)?.write(self.fd().as_fd(), parts, at)
     }
 
     /// Returns whether the file has more bytes from this position on, as far as it can tell.
     fn has_more(&self, at: At) -> bool {
-        has_more(self.fd().as_fd(), at)
+        FileCalls::has_more(self.fd().as_fd(), at)
     }
 
     /// Counts a transfer at this place as under way, if it is at the position.
@@ -172,15 +172,15 @@ fn close_elsewhere(fd: Arc<OwnedFd>) {
 impl File {
     pub(super) fn new(engine: &Engine, fd: OwnedFd) -> io::Result<Self> {
         let flags = rustix::fs::fcntl_getfl(&fd)?;
-        Ok(Self::with_ways(engine, fd, Ways::of_flags(flags)))
+        Ok(Self::with_calls(engine, fd, FileCalls::with_flags(flags)))
     }
 
-    pub(super) fn with_ways(engine: &Engine, fd: OwnedFd, ways: Ways) -> Self {
+    pub(super) fn with_calls(engine: &Engine, fd: OwnedFd, calls: FileCalls) -> Self {
         let inner = Inner {
             engine: engine.clone(),
             number: engine.shared.files.fetch_add(1, Ordering::Relaxed),
             fd: Some(Arc::new(fd)),
-            ways,
+            calls,
             known: AtomicU64::new(0),
             moving: AtomicUsize::new(0),
         };
@@ -230,13 +230,13 @@ impl File {
     }
 
     fn try_read_from(&self, buf: &mut [u8], at: At) -> Option<io::Result<usize>> {
-        let len = buf.len().min(BYTES_MAX);
+        let len = buf.len().min(limits::CALLER_BYTES);
         if len == 0 {
             return Some(Err(Errno::INVAL.into()));
         }
-        let ways = self.inner.ways_now(at)?;
+        let calls = self.inner.calls_now(at)?;
         let part = IoSliceMut::new(&mut buf[..len]);
-        let result = ways.read(self.inner.fd().as_fd(), &mut [part], at)?;
+        let result = calls.read(self.inner.fd().as_fd(), &mut [part], at)?;
         self.inner.count_now();
         Some(result)
     }
@@ -276,7 +276,7 @@ impl File {
     }
 
     fn try_write_to(&self, buf: &[u8], at: At) -> Option<io::Result<usize>> {
-        let len = buf.len().min(BYTES_MAX);
+        let len = buf.len().min(limits::CALLER_BYTES);
         let result = self.inner.write_now(&[IoSlice::new(&buf[..len])], at)?;
         self.inner.count_now();
         Some(result)

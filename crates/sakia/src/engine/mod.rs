@@ -59,10 +59,8 @@ use crate::runtime::{Builder, Started, Thread};
 /// Items that the engine shares with other crates of this workspace. Not part of the public interface.
 #[doc(hidden)]
 pub mod __private {
-    pub use sakia_driver::{CallMode, CallSupport, SharedCallSupport};
     pub use sakia_ring::PerProcess;
 
-    pub use super::now::{Ways, is_in_memory};
     pub use crate::error::copy_error;
     pub use crate::halves::{Half, Halves};
     pub use crate::io::transfer::repeated;

@@ -10,8 +10,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use sakia_driver::limits;
+
 use super::blocking::{Blocking, Calls, Code};
-use super::now::BYTES_MAX;
 use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
 use crate::error::Context;
@@ -445,8 +446,8 @@ impl Call for Open {
                 return Attempt::Waits(self);
             }
             Some(result) => result.and_then(|opened| {
-                let ways = opened.ways();
-                Ok(File::with_ways(&self.engine, opened.into_blocking()?, ways))
+                let calls = opened.calls();
+                Ok(File::with_calls(&self.engine, opened.into_blocking()?, calls))
             }),
         };
         self.engine.shared.tally.count(|part| &part.now);
@@ -496,13 +497,13 @@ impl<T> ReadFile<T> {
         };
         // A file with the size 0 may have contents all the same, as in `/proc`.
         let size = opened.size.and_then(|size| usize::try_from(size).ok());
-        let Some(size) = size.filter(|size| (1..=BYTES_MAX).contains(size)) else {
+        let Some(size) = size.filter(|size| (1..=limits::CALLER_BYTES).contains(size)) else {
             self.begun = Some((opened.fd, Vec::new()));
             return None;
         };
         let mut bytes = vec![0; size];
         let part = IoSliceMut::new(&mut bytes);
-        let count = match opened.ways().read(opened.fd.as_fd(), &mut [part], Some(0)) {
+        let count = match opened.calls().read(opened.fd.as_fd(), &mut [part], Some(0)) {
             Some(Ok(count)) if count == size => return Some(Ok(bytes)),
             Some(Ok(count)) => count,
             // The read is repeated there, fails again, and the error is reported.

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, Handle, OpenHow};
 
 use super::paths::read_link_at;
-use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, uninterrupted};
+use super::{File, Metadata, OpenOptions, ReadDir, c_path, driver, stat_open, uninterrupted};
 use crate::error::{Context, Result};
 
 /// Attempts at a lookup that others disturb by renames.
@@ -348,9 +348,9 @@ impl Dir {
     async fn stat(&self, path: &Path, flags: OFlags) -> Result<Metadata> {
         let stat = async {
             let fd = self.open_beneath(path, flags).await?;
-            uninterrupted(async || self.driver.statx_fd(&fd).await).await
+            stat_open(&self.driver, &fd).await
         };
-        stat.await.map(Metadata::new).at("metadata", &self.path.join(path))
+        stat.await.at("metadata", &self.path.join(path))
     }
 
     /// Reads the directory from its beginning. Several reads of one `Dir` do not disturb each other.

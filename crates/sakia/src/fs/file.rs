@@ -19,7 +19,7 @@ use sakia_driver::{
 };
 
 use super::direct::Direct;
-use super::{Metadata, OpenOptions, uninterrupted};
+use super::{Metadata, OpenOptions, stat_open, uninterrupted};
 use crate::error::Result;
 use crate::executor::current;
 use crate::io::transfer::{self, buf_try, may_retry, read_exact, retrying};
@@ -916,8 +916,7 @@ impl File {
     /// 5.6. Source: `io_uring_prep_statx(3)`.
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        let stat = uninterrupted(async || self.driver.statx_fd(&self.fd).await).await;
-        stat.map(Metadata::new)
+        stat_open(&self.driver, &self.fd).await
     }
 
     /// Returns the size of the file in bytes, now.

@@ -1,11 +1,30 @@
 //! The metadata of files.
 
+use std::ffi::CString;
 use std::fmt;
 use std::io;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{StatxFlags, makedev};
-use sakia_driver::{EntryKind, SetTime, StatxResult, StatxTime};
+use rustix::fs::{AtFlags, StatxFlags, makedev};
+use sakia_driver::{EntryKind, Fd, Handle, SetTime, StatxResult, StatxTime};
+
+use super::uninterrupted;
+
+/// Returns the metadata of the file at a path, within a directory if one is given.
+pub(super) async fn stat(
+    driver: &Handle,
+    directory: Option<&Fd>,
+    path: &CString,
+    flags: AtFlags,
+) -> io::Result<Metadata> {
+    let stat = async || driver.statx(directory, path.clone(), flags.bits()).await;
+    uninterrupted(stat).await.map(Metadata::new)
+}
+
+/// Returns the metadata of an open file.
+pub(crate) async fn stat_open(driver: &Handle, fd: &Fd) -> io::Result<Metadata> {
+    uninterrupted(async || driver.statx_fd(fd).await).await.map(Metadata::new)
+}
 
 /// The type of a file: the names of [`std::fs::FileType`].
 ///

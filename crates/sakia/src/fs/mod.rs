@@ -70,6 +70,9 @@ use sakia_driver::Handle;
 pub use crate::error::{Error, Result, os_error};
 use crate::io::transfer::uninterrupted;
 
+use metadata::stat;
+pub(crate) use metadata::stat_open;
+
 /// Returns a path as the kernel takes it.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes())

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, FileKind, Handle};
 
 use super::dir::open_resolving;
-use super::{Dir, File, FileType, Metadata, c_path, driver, uninterrupted};
+use super::{Dir, File, Metadata, c_path, driver, stat_open, uninterrupted};
 use crate::error::{Context, Result};
 
 /// The options for opening a file: the names of [`std::fs::OpenOptions`], and a few more.
@@ -351,8 +351,7 @@ pub(super) async fn await_writer(driver: &Handle, fd: &Fd, flags: OFlags) -> io:
     if !may_await_writer(flags) || fd.kind() == FileKind::Bounded {
         return Ok(());
     }
-    let stat = uninterrupted(async || driver.statx_fd(fd).await).await?;
-    if FileType::from_mode(stat.mode.into()).is_fifo() {
+    if stat_open(driver, fd).await?.file_type().is_fifo() {
         return uninterrupted(async || driver.await_writer(fd).await).await;
     }
     Ok(())

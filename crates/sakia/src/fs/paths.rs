@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, Handle};
 
 use super::whole::parent;
-use super::{Dir, FileTimes, Metadata, Permissions, ReadDir, c_path, driver, uninterrupted};
+use super::{
+    Dir, FileTimes, Metadata, Permissions, ReadDir, c_path, driver, stat, stat_open, uninterrupted,
+};
 use crate::error::{Context, Result};
 
 /// The most symbolic links followed, as in the kernel.
@@ -326,7 +328,10 @@ pub(super) async fn read_link_at(
     loop {
         let (result, back) = driver.readlink(directory, path.clone(), buf).await;
         buf = back;
-        let count = result?;
+        let count = match result {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            result => result?,
+        };
         if count < buf.len() {
             buf.truncate(count);
             return Ok(std::ffi::OsString::from_vec(buf).into());
@@ -351,7 +356,7 @@ pub(super) async fn read_link_at(
 #[doc(alias = "stat")]
 pub async fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
     let path = path.as_ref();
-    stat(path, AtFlags::empty()).await.at("metadata", path)
+    stat_path(path, AtFlags::empty()).await.at("metadata", path)
 }
 
 /// Returns the metadata of the file at `path`, without following a final symbolic link.
@@ -367,13 +372,11 @@ pub async fn metadata(path: impl AsRef<Path>) -> Result<Metadata> {
 #[doc(alias = "lstat")]
 pub async fn symlink_metadata(path: impl AsRef<Path>) -> Result<Metadata> {
     let path = path.as_ref();
-    stat(path, AtFlags::SYMLINK_NOFOLLOW).await.at("metadata", path)
+    stat_path(path, AtFlags::SYMLINK_NOFOLLOW).await.at("metadata", path)
 }
 
-async fn stat(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
-    let driver = driver();
-    let stat = async || driver.statx(None, c_path(path)?, flags.bits()).await;
-    uninterrupted(stat).await.map(Metadata::new)
+async fn stat_path(path: &Path, flags: AtFlags) -> io::Result<Metadata> {
+    stat(&driver(), None, &c_path(path)?, flags).await
 }
 
 /// Returns whether there is a file at `path`, links followed. The same as [`try_exists`]: both names are in
@@ -537,13 +540,14 @@ pub async fn canonicalize(path: impl AsRef<Path>) -> Result<PathBuf> {
 
 async fn canonical(path: &Path) -> io::Result<PathBuf> {
     let driver = driver();
-    let fd = driver.open(None, c_path(path)?, OFlags::PATH.bits(), 0).await?;
+    let open = async || driver.open(None, c_path(path)?, OFlags::PATH.bits(), 0).await;
+    let fd = uninterrupted(open).await?;
     let link = format!("/proc/self/fd/{}", fd.raw());
     let found = read_link_at(&driver, None, c_path(link.as_ref())?).await?;
     // For a removed file the link in `/proc` is no path, but cannot be told from one.
-    let (stat, named) = (driver.statx_fd(&fd).await?, stat(&found, AtFlags::empty()).await?);
-    let stat = Metadata::new(stat);
-    if (stat.dev(), stat.ino()) == (named.dev(), named.ino()) {
+    let (open, named) =
+        (stat_open(&driver, &fd).await?, stat_path(&found, AtFlags::empty()).await?);
+    if (open.dev(), open.ino()) == (named.dev(), named.ino()) {
         Ok(found)
     } else {
         Err(Errno::NOENT.into())

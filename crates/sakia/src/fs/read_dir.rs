@@ -10,7 +10,7 @@ use rustix::fs::AtFlags;
 use rustix::io::Errno;
 use sakia_driver::{DirectoryEntries, Op, ReadDirectory};
 
-use super::{Dir, FileType, Metadata, c_path};
+use super::{Dir, FileType, Metadata, c_path, stat};
 use crate::error::{Context, Result};
 
 /// Bytes of entries read at once: some 800 of them.
@@ -217,11 +217,11 @@ impl DirEntry {
     /// See [`DirEntry`](DirEntry#examples).
     pub async fn metadata(&self) -> Result<Metadata> {
         let Dir { fd, driver, .. } = &*self.directory;
-        let stat = async {
+        let found = async {
             let name = c_path(self.name.as_ref())?;
-            driver.statx(Some(fd), name, AtFlags::SYMLINK_NOFOLLOW.bits()).await
+            stat(driver, Some(fd), &name, AtFlags::SYMLINK_NOFOLLOW).await
         };
-        stat.await.map(Metadata::new).at("metadata", &self.path())
+        found.await.at("metadata", &self.path())
     }
 }
 

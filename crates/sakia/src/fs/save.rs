@@ -28,7 +28,7 @@ use sakia_ring::Process;
 use super::dir::sync_directory;
 use super::paths::follow_links;
 use super::whole::parent;
-use super::{Dir, File, Metadata, c_path};
+use super::{Dir, File, Metadata, c_path, stat};
 use crate::environment::{Environment, Machine};
 use crate::error::{Context as _, Result};
 use crate::executor::{try_current, with_current};
@@ -143,9 +143,8 @@ impl AtomicFile {
         let directory = Dir::open(parent(&target)).await?;
         let Dir { fd, driver, .. } = &directory;
         let c_name = c_path(name.as_ref()).at("save", path)?;
-        let flags = AtFlags::SYMLINK_NOFOLLOW.bits();
-        let old = match driver.statx(Some(fd), c_name.clone(), flags).await {
-            Ok(stat) => Some(Metadata::new(stat)),
+        let old = match stat(driver, Some(fd), &c_name, AtFlags::SYMLINK_NOFOLLOW).await {
+            Ok(old) => Some(old),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(error).at("metadata", path),
         };

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use sakia_driver::{Fd, Handle};
 
 use super::dir::open_directory;
-use super::{Dir, Metadata, ReadDir, c_path, driver};
+use super::{Dir, ReadDir, c_path, driver, stat, stat_open};
 use crate::error::{Context, Error, Object, Result};
 
 /// The most levels that are kept open.
@@ -61,8 +61,8 @@ pub async fn remove_dir_all(path: impl AsRef<Path>) -> Result<()> {
     let fd = match open_directory(&driver, None, path, OFlags::NOFOLLOW).await {
         Ok(fd) => fd,
         Err(error) if is_no_directory(&error) => {
-            let found = driver.statx(None, c_path.clone(), AtFlags::SYMLINK_NOFOLLOW.bits()).await;
-            let found = found.map(Metadata::new).at("metadata", path)?;
+            let found = stat(&driver, None, &c_path, AtFlags::SYMLINK_NOFOLLOW).await;
+            let found = found.at("metadata", path)?;
             if found.is_symlink() {
                 return driver.unlink(None, c_path, 0).await.at("remove", path);
             }
@@ -196,9 +196,9 @@ impl Walk {
         let Some(far) = (self.levels.len() + 1).checked_sub(OPEN_MAX + 1) else { return Ok(()) };
         let level = &mut self.levels[far];
         if let Some(open) = level.open.take() {
-            let stat = self.driver.statx_fd(&open.directory.fd).await.map(Metadata::new);
-            let stat = stat.at("metadata", &self.path)?;
-            level.id = (stat.dev(), stat.ino());
+            let found = stat_open(&self.driver, &open.directory.fd).await;
+            let found = found.at("metadata", &self.path)?;
+            level.id = (found.dev(), found.ino());
         }
         Ok(())
     }
@@ -212,9 +212,8 @@ impl Walk {
         if above.open.is_none() {
             let up = open_directory(&self.driver, Some(&fd), "..".as_ref(), OFlags::NOFOLLOW).await;
             let up = up.at("open", &self.path)?;
-            let stat = self.driver.statx_fd(&up).await.map(Metadata::new);
-            let stat = stat.at("metadata", &self.path)?;
-            if (stat.dev(), stat.ino()) != above.id {
+            let found = stat_open(&self.driver, &up).await.at("metadata", &self.path)?;
+            if (found.dev(), found.ino()) != above.id {
                 // Another process has moved the current directory.
                 return Err(Errno::NOENT.into()).at("remove directory", &path);
             }

@@ -9,7 +9,7 @@ use std::pin::Pin;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 use rustix::path::Arg;
-use sakia_driver::{CURRENT_POSITION, Handle, IoBuf, WholeFile};
+use sakia_driver::{CURRENT_POSITION, Handle, IoBuf, WholeFile, limits};
 
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
@@ -29,8 +29,6 @@ const COPY_BYTES: usize = 256 << 10;
 const COPY_FIRST_BYTES: usize = 16 << 10;
 /// Bytes that the kernel is asked to copy in one call: enough for few calls, few enough for short ones.
 const RANGE_BYTES: usize = 64 << 20;
-/// The same for small files, and for the end of other files.
-const SMALL_RANGE_BYTES: usize = 64 << 10;
 
 thread_local! {
     /// The expected size of the next whole file that is read: the size of the last ones.
@@ -368,7 +366,7 @@ async fn copy_contents(source: &File, target: &File, size: u64) -> io::Result<u6
         loop {
             // Little is copied at once where that waits for no device.
             let left = usize::try_from(size.saturating_sub(done)).unwrap_or(usize::MAX);
-            let len = left.clamp(SMALL_RANGE_BYTES, RANGE_BYTES);
+            let len = left.clamp(limits::CALL_BYTES, RANGE_BYTES);
             let copy = async || {
                 let (from, to) = (&source.fd, &target.fd);
                 target.driver.copy_file_range(from, done, to, done, len).await

@@ -81,7 +81,7 @@ pub async fn copy<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) 
 /// Has the writer send the remaining bytes of `reader`, if these are many bytes of a file: as many as it has
 /// now.
 async fn send_file<S: Source, W>(reader: &mut Reader<S>, writer: &mut Writer<W>) -> io::Result<()> {
-    /// Fewer bytes are written sooner than the kernel is asked for the file's size.
+    /// Fewer bytes are read and written as those of any other source.
     const BYTES_MIN: u64 = 64 << 10;
     let Some(mut rest) = reader.file().filter(|file| !file.is_stream()) else { return Ok(()) };
     rest.end = rest.file_size().await?.unwrap_or(0);

@@ -2,11 +2,10 @@
 
 use std::io;
 
-use rustix::fs::FileType;
 use sakia_driver::{Fd, FileKind};
 
-use super::transfer::uninterrupted;
 use crate::executor::current;
+use crate::fs::stat_open;
 
 /// A range of an open file.
 #[derive(Clone, Debug)]
@@ -34,8 +33,7 @@ impl FileRange {
     /// Returns the size of the file; `None` if the file has none.
     pub(crate) async fn file_size(&self) -> io::Result<Option<u64>> {
         let driver = current().driver.handle().clone();
-        let stat = uninterrupted(async || driver.statx_fd(&self.fd).await).await?;
-        let is_regular = FileType::from_raw_mode(stat.mode.into()) == FileType::RegularFile;
-        Ok(is_regular.then_some(stat.size))
+        let found = stat_open(&driver, &self.fd).await?;
+        Ok(found.is_file().then(|| found.len()))
     }
 }

@@ -23,17 +23,15 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use sakia_driver::limits;
 use sakia_ring::Process;
 use sakia_trace::start_thread;
 
 use super::source::Block;
 use super::source::private::{Blocks, Next};
 use super::transfer::repeated;
-
-/// A read that takes this long has waited for a device: a wake costs little compared to it.
-const SLOW: Duration = Duration::from_micros(100);
 
 /// The number of blocks taken in a row without waiting, after which other tasks get a turn.
 const TURN_BLOCKS: u32 = 16;
@@ -91,7 +89,7 @@ impl Shared {
             while let Some(mut block) = blocks.pop() {
                 let begin = Instant::now();
                 let result = repeated(|| file.read_at(&mut block, offset));
-                let is_slow = begin.elapsed() >= SLOW;
+                let is_slow = begin.elapsed() >= limits::DEVICE_TIME;
                 let is_last = !matches!(result, Ok(count) if count > 0);
                 let full = match result {
                     Ok(count) => Ok((block, count)),

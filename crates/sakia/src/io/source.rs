@@ -19,7 +19,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker, ready};
 
-use sakia_driver::{AlignedBuf, BufResult, Fd, FileKind, IoBuf, IoBufMut, MAX_RW_BYTES, Slice};
+use sakia_driver::{
+    AlignedBuf, BufResult, Fd, FileKind, IoBuf, IoBufMut, MAX_RW_BYTES, Slice, limits,
+};
 
 use super::blocks::{self, Blocks, Held};
 use super::file_range::FileRange;
@@ -579,11 +581,6 @@ pub struct Positional<F: AsyncReadAt> {
     is_ended: bool,
 }
 
-/// Bytes of a run, which one call reads into several blocks, as long as no read has to wait. Small calls cost
-/// more per byte: at 32 KiB a tenth more, with the effects on caches. A larger read would no longer be done
-/// as a plain call, and its bytes would leave the processor's nearer caches before they are used.
-const RUN_BYTES: usize = 64 << 10;
-
 /// The most bytes of the first read: few files of a tree have more, and a larger file costs two reads more.
 const FIRST_BYTES: usize = 16 << 10;
 /// The ratio of the file offsets at the end and at the beginning of the next read, until that is a whole
@@ -611,8 +608,11 @@ impl<F: AsyncReadAt> Positional<F> {
         let alignment = file.read_alignment().max(1);
         // No read brings more. Rounding up does not overflow.
         let block_bytes = block_bytes.clamp(1, MAX_RW_BYTES).next_multiple_of(alignment);
-        // With direct I/O every read waits, and other blocks can be read while a run would have to wait.
-        let run_blocks = if alignment > 1 { 1 } else { (RUN_BYTES / block_bytes).min(depth / 2) };
+        // With direct I/O every read waits, and other blocks can be read while a run would have to wait. One
+        // call reads a run into several blocks, as long as no read has to wait. Smaller calls cost more per
+        // byte: at 32 KiB a tenth more, with the effects on caches.
+        let run_blocks =
+            if alignment > 1 { 1 } else { (limits::CALL_BYTES / block_bytes).min(depth / 2) };
         Self {
             file,
             block_bytes,
@@ -690,7 +690,7 @@ impl<F: AsyncReadAt> Positional<F> {
     /// the file was read, a large read ahead may be in vain.
     fn may_read_ahead(&self) -> bool {
         let bytes = self.next_bytes(1);
-        bytes <= RUN_BYTES || bytes == self.block_bytes
+        bytes <= limits::CALL_BYTES || bytes == self.block_bytes
     }
 
     /// Returns the result of the first read.

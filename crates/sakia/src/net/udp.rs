@@ -294,7 +294,7 @@ impl UdpSocket {
         (result.and_then(|(received, control)| Ok((Received::of(received)?, control))), buf)
     }
 
-    /// Receives a datagram, and those that have arrived by then, one into each buffer: with two or a few
+    /// Receives a datagram, and those that have arrived by then, one into each buffer: with one or a few
     /// system calls on a ring.
     ///
     /// Resolves to the received datagrams, one at least, and all buffers: the first ones are filled, in this

@@ -39,7 +39,7 @@ const NEEDED_BY: &[(Opcode, &[&str])] = &[
 
 /// Returns a runtime whose rings support all known opcodes except this one.
 fn runtime_without(missing: Opcode) -> Runtime {
-    const REGISTERS: u8 = 21; // those of 5.18, for each later kernel knows them
+    const REGISTERS: u8 = 21; // up to `REGISTER_RING_FDS` (5.18), which each later kernel knows
     let probe = Ring::builder().build().unwrap().probe().unwrap();
     let known = (0..=u8::MAX).map(Opcode).filter(|&opcode| probe.is_supported(opcode));
     let opcodes = known.filter(|&opcode| opcode != missing).map(Restriction::Opcode);

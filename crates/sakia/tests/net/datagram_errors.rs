@@ -15,6 +15,7 @@ on_each_backend! {
     an_error_is_waited_for
     without_the_option_nothing_is_kept
     a_batch_loses_no_error
+    each_way_to_receive_tells_a_pending_error_once
 }
 
 const REFUSED: i32 = 111;
@@ -126,5 +127,35 @@ async fn a_batch_loses_no_error() {
         assert_eq!(results[0].0.as_ref().ok(), Some(&1));
         let error = results[1].0.as_ref().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
+    }
+}
+
+/// Also while batches have made the socket receive ahead.
+async fn each_way_to_receive_tells_a_pending_error_once() {
+    for way in 0..5 {
+        let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        socket.connect(far.local_addr().unwrap()).await.unwrap();
+        for _ in 0..3 {
+            for _ in 0..3 {
+                far.send_to(b"x", socket.local_addr().unwrap()).unwrap();
+            }
+            let mut left = 3;
+            while left > 0 {
+                left -= socket.recv_batch(vec![vec![0; 9]; left]).await.0.unwrap().len();
+            }
+        }
+        // With another peer it rejects what this one sends.
+        far.connect("127.0.0.1:9").unwrap();
+        socket.send("x").await.0.unwrap();
+        let error = match way {
+            0 => socket.recv(vec![0; 9]).await.0.unwrap_err(),
+            1 => socket.recv_from(vec![0; 9]).await.0.unwrap_err(),
+            2 => socket.peek(vec![0; 9]).await.0.unwrap_err(),
+            3 => socket.recv_batch(vec![vec![0; 9]; 3]).await.0.unwrap_err(),
+            _ => socket.recv_batch(vec![vec![0; 9]]).await.0.unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{way}");
+        assert!(socket.take_error().unwrap().is_none(), "{way}");
     }
 }

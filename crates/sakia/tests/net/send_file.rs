@@ -4,14 +4,19 @@ use std::io::{ErrorKind, Read, Write};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::fs::OFlags;
 use sakia::fs::{File, OpenOptions};
 use sakia::io::{BufResultExt, Reader, Writer, copy};
 use sakia::net::{UnixListener, UnixStream};
 use sakia::{join, spawn};
+use sakia_driver::{OpKind, Policy};
+use sakia_testkit::place::announce_skip;
 
-use crate::support::{bytes, on_each_backend, pair, pair_with_std, poll_once, reset};
+use crate::support::{
+    bytes, on_each_backend, pair, pair_with_std, poll_once, reset, runtime, why_no_ring,
+};
 
 on_each_backend! {
     ranges_are_sent
@@ -45,6 +50,14 @@ impl Place {
         let name = format!("send-file-{}-{number}", std::process::id());
         let place = Self(Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
         std::fs::write(&place.0, content).unwrap();
+        place
+    }
+
+    fn fifo() -> Self {
+        let place = Self::new(b"");
+        std::fs::remove_file(&place).unwrap();
+        let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+        rustix::fs::mkfifoat(rustix::fs::CWD, &place.0, mode).unwrap();
         place
     }
 
@@ -311,10 +324,7 @@ async fn files_of_proc_are_sent() {
 }
 
 async fn a_fifo_is_sent() {
-    let place = Place::new(b"");
-    std::fs::remove_file(&place).unwrap();
-    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
-    rustix::fs::mkfifoat(rustix::fs::CWD, &place.0, mode).unwrap();
+    let place = Place::fifo();
     let (mut client, mut server) = pair().await;
     let path = place.0.clone();
     let content = bytes(1 << 20);
@@ -333,6 +343,37 @@ async fn a_fifo_is_sent() {
     let ((), (_, received)) = join!(sending, client.read_to_end(Vec::new()));
     assert!(received == content);
     writing.join().unwrap().unwrap();
+}
+
+/// Each poll for the bytes is one wait, not a call in every turn.
+#[test]
+fn an_empty_fifo_is_waited_for() {
+    for policy in [Policy::Uring, Policy::Poll] {
+        if policy == Policy::Uring
+            && let Some(reason) = why_no_ring()
+        {
+            announce_skip(concat!(module_path!(), "::an_empty_fifo_is_waited_for"), &reason);
+            continue;
+        }
+        let place = Place::fifo();
+        let runtime = runtime(policy);
+        runtime.block_on(async {
+            let (mut client, mut server) = pair().await;
+            let writer = std::fs::File::options().read(true).write(true).open(&place).unwrap();
+            let file = place.open().await;
+            let mut sending = Box::pin(async move { server.send_file(&file, ..5).await });
+            for _ in 0..100 {
+                assert!(poll_once(&mut sending).await.is_pending());
+                sakia::time::sleep(Duration::from_micros(100)).await;
+            }
+            let count = runtime.counters().of(OpKind::SendFile);
+            assert!(count.inline + count.submitted <= 2, "{policy:?}: {count:?}");
+            (&writer).write_all(b"hello").unwrap();
+            let (result, sent) = sending.await;
+            assert_eq!((result.unwrap(), sent), ((), 5));
+            assert_eq!(client.read_exact(vec![0; 5]).await.1, b"hello");
+        });
+    }
 }
 
 async fn a_direct_file_is_sent() {

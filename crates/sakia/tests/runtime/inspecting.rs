@@ -151,14 +151,15 @@ fn a_dropped_wait_is_an_orphan_that_is_canceled(policy: Policy) {
     inspected(policy).block_on(async {
         let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
-        let near = std::rc::Rc::new(Async::new(near).unwrap());
-        let polled = std::rc::Rc::clone(&near);
-        let waits = spawn(async move { drop(polled.readable().await) });
+        let near = Async::new(near).unwrap();
+        let mut waits = Box::pin(near.readable());
+        let first =
+            std::future::poll_fn(|cx| std::task::Poll::Ready(waits.as_mut().poll(cx).is_pending()));
+        assert!(first.await);
         turns().await;
-        waits.abort();
-        // The task's poll drops the wait, and the driver's turn cancels it. The next task sees it between
-        // the two.
-        let seen = spawn(async { inspector().inspect() }).await.unwrap();
+        // The driver's turn cancels it, after this poll.
+        drop(waits);
+        let seen = inspector().inspect();
         let [operation] = &seen.threads[0].operations[..] else { panic!("{seen}") };
         assert!(operation.is_orphan && operation.is_cancel_asked, "{operation}");
         turns().await;

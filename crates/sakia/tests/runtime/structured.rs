@@ -40,39 +40,6 @@ async fn yield_times(times: usize) {
 // Sets.
 
 #[test]
-fn a_set_gives_its_tasks_as_they_end() {
-    block_on(async {
-        let mut set = JoinSet::new();
-        for turns in [20, 10, 0] {
-            set.spawn(async move {
-                yield_times(turns).await;
-                turns
-            });
-        }
-        let mut order = Vec::new();
-        assert_eq!(set.len(), 3);
-        while let Some(turns) = set.join_next().await {
-            order.push(turns.unwrap());
-        }
-        assert_eq!(order, [0, 10, 20]);
-        assert!(set.is_empty());
-    });
-}
-
-#[test]
-fn a_panic_stays_in_its_task_of_a_set() {
-    block_on(async {
-        let mut set = JoinSet::new();
-        set.spawn(async { panic!("a reason") });
-        set.spawn(ready(1));
-        let mut outcomes = [set.join_next().await.unwrap(), set.join_next().await.unwrap()];
-        outcomes.sort_by_key(Result::is_err);
-        assert_eq!(*outcomes[0].as_ref().unwrap(), 1);
-        assert!(outcomes[1].as_ref().unwrap_err().is_panic());
-    });
-}
-
-#[test]
 fn a_set_aborts_in_every_state() {
     let (runtime, held) = (Runtime::new().unwrap(), counted());
     runtime.block_on(async {
@@ -148,23 +115,6 @@ fn any_thread_cancels() {
 }
 
 #[test]
-fn everybody_who_waits_for_a_token_is_told() {
-    block_on(async {
-        let token = CancellationToken::new();
-        let wait = || {
-            let token = token.clone();
-            spawn(async move { token.canceled().await })
-        };
-        let waits: Vec<_> = (0..5).map(|_| wait()).collect();
-        yield_now().await;
-        token.cancel();
-        for wait in waits {
-            wait.await.unwrap();
-        }
-    });
-}
-
-#[test]
 fn racing_children_see_the_cancellation() {
     for _ in 0..200 {
         let token = CancellationToken::new();
@@ -190,42 +140,6 @@ fn a_long_chain_of_tokens_ends() {
         last = last.child();
     }
     drop(last);
-}
-
-#[test]
-fn a_guard_cancels_when_a_panic_drops_it() {
-    block_on(async {
-        let token = CancellationToken::new();
-        let guard = token.clone().drop_guard();
-        let task = spawn(async move {
-            let _guard = guard;
-            panic!("a reason");
-        });
-        token.canceled().await;
-        assert!(task.await.unwrap_err().is_panic());
-        let other = CancellationToken::new();
-        assert!(!other.drop_guard().disarm().is_canceled());
-    });
-}
-
-#[test]
-fn canceled_work_is_dropped_and_ready_work_counts() {
-    block_on(async {
-        let (token, held) = (CancellationToken::new(), counted());
-        let canceling = token.clone();
-        let ready = token.run_until_canceled(async {
-            canceling.cancel();
-            1
-        });
-        assert_eq!(ready.await, Some(1));
-        let late = token.run_until_canceled(async { unreachable!("it was canceled before") });
-        assert_eq!(late.await, None::<()>);
-        let token = CancellationToken::new();
-        let canceling = token.clone();
-        spawn(async move { canceling.cancel() }).detach();
-        assert_eq!(token.run_until_canceled(hold::<()>(Rc::clone(&held))).await, None);
-        assert_eq!(Rc::strong_count(&held), 1);
-    });
 }
 
 // Scopes in the task.

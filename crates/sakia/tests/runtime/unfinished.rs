@@ -206,11 +206,13 @@ fn it_may_wait_for_the_end_of_tasks_and_descriptors() {
         let (sender, receiver) = mpsc::channel::<()>();
         let (reader, writer) = std::io::pipe().unwrap();
         let (report, reported) = mpsc::channel();
+        let (written, is_written) = async_channel::bounded(1);
         runtime.block_on(async {
             let start = move || async move {
                 let _sender = sender;
                 let mut writer = sakia::io::PipeWriter::from_fd(writer.into());
                 writer.write("x").await.0.unwrap();
+                written.send(()).await.unwrap();
                 std::future::pending::<()>().await;
             };
             spawn_on(threads - 1, start).detach();
@@ -219,7 +221,7 @@ fn it_may_wait_for_the_end_of_tasks_and_descriptors() {
                 report.send((receiver.recv().is_err(), all)).unwrap();
             })
             .detach();
-            sleep(Duration::from_millis(1)).await;
+            is_written.recv().await.unwrap();
         });
         drop(runtime);
         assert_eq!(reported.try_recv().unwrap(), (true, "x".to_owned()));

@@ -8,6 +8,7 @@
     reason = "the failure of a test, or of what it calls, is its report"
 )]
 
+mod after_errors;
 mod deadlocks;
 mod files;
 mod harness;

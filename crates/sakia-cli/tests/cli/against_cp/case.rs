@@ -2,37 +2,9 @@
 
 use std::fmt::{self, Display};
 
+use sakia_testkit::random::Random;
+
 use super::tree::Step;
-
-/// Pseudo-random numbers that are the same in each run.
-pub struct Random(u64);
-
-impl Random {
-    pub fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.0;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
-    pub fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-
-    /// Returns true in `chance` percent of the calls.
-    pub fn percent(&mut self, chance: usize) -> bool {
-        self.below(100) < chance
-    }
-
-    pub fn one_of<T: Clone>(&mut self, values: &[T]) -> T {
-        values[self.below(values.len())].clone()
-    }
-}
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Case {
@@ -224,7 +196,7 @@ impl Grown {
                 }
             }
             if "fd".contains(kind) && random.percent(12) {
-                let value = vec![random.below(200) as u8; random.below(300)];
+                let value = vec![random.below(200) as u8; random.below(300) as usize];
                 self.steps.push(Step::Attribute(path.clone(), "user.test", value));
             }
             if "fd".contains(kind) && random.percent(8) {

@@ -9,16 +9,16 @@ use super::tree::Step::{
 /// The begin of a reason, the steps, flags and operands of the command, and its user.
 type Example = (&'static str, Vec<Step>, &'static str, &'static str, u32);
 
-fn s(path: &str) -> String {
+pub fn s(path: &str) -> String {
     path.to_owned()
 }
 
-fn directories<const N: usize>(paths: [&str; N]) -> Vec<Step> {
+pub fn directories<const N: usize>(paths: [&str; N]) -> Vec<Step> {
     paths.map(|path| Directory(s(path))).to_vec()
 }
 
 /// Two directories, and these entries.
-fn two(more: impl IntoIterator<Item = Step>) -> Vec<Step> {
+pub fn two(more: impl IntoIterator<Item = Step>) -> Vec<Step> {
     directories(["s0", "d0"]).into_iter().chain(more).collect()
 }
 
@@ -29,77 +29,12 @@ fn names(source: Step, there: &str, more: impl IntoIterator<Item = Step>) -> Vec
 }
 
 /// A default access control list of a directory: rights of its owner, group, the mask, and others.
-fn default_list(path: &str, [owner, group, mask, others]: [u8; 4]) -> Step {
+pub fn default_list(path: &str, [owner, group, mask, others]: [u8; 4]) -> Step {
     let mut list = vec![2, 0, 0, 0];
     for (kind, rights) in [(1, owner), (4, group), (0x10, mask), (0x20, others)] {
         list.extend([kind, 0, rights, 0, 255, 255, 255, 255]);
     }
     Attribute(s(path), "system.posix_acl_default", list)
-}
-
-/// Cases that once differed: both programs do the same. The umask is the last.
-fn same() -> Vec<(Vec<Step>, &'static str, &'static str, u32, u32)> {
-    let file = || File(s("s0/n0"), 10, b'a');
-    vec![
-        // The umask takes what is given last, even if the list would give it.
-        (
-            two([file(), default_list("d0", [5, 5, 7, 1])]),
-            "-r --preserve=ownership",
-            "s0/. d0",
-            0,
-            0o077,
-        ),
-        (
-            two([Fifo(s("s0/n0")), Mode(s("s0/n0"), 0o666), default_list("d0", [7, 7, 4, 0])]),
-            "-r --preserve=ownership",
-            "s0/. d0",
-            0,
-            0o022,
-        ),
-        // Root sets attributes without a right to write, so that the list holds. For others the umask does.
-        (
-            two([file(), Mode(s("s0/n0"), 0o541), default_list("d0", [5, 5, 4, 1])]),
-            "-r --preserve=xattr",
-            "s0/. d0",
-            0,
-            0o027,
-        ),
-        (
-            two([file(), Mode(s("s0/n0"), 0o541), default_list("d0", [5, 5, 4, 1])]),
-            "-r --preserve=xattr",
-            "s0/. d0",
-            USER,
-            0o027,
-        ),
-        // A new directory inherits the group and its bit, though its owner has to get rights first.
-        (two([Mode(s("d0"), 0o2755), default_list("d0", [5, 5, 7, 1])]), "-r", "s0 d0", 0, 0o022),
-        (two([Mode(s("d0"), 0o2755)]), "-r", "s0 d0", 0, 0o300),
-        (two([Mode(s("d0"), 0o2755)]), "-r --preserve=ownership", "s0 d0", 0, 0o300),
-        // A source that is not needed cannot be opened.
-        (two([file(), Mode(s("s0/n0"), 0), File(s("f0"), 5, b'g')]), "-a -n", "s0/n0 f0", USER, 0),
-        (
-            two([file(), Mode(s("s0/n0"), 0), Link(s("l0"), s("s0/n0")), File(s("f0"), 5, b'g')]),
-            "-a -L -n",
-            "l0 f0",
-            USER,
-            0,
-        ),
-        // Another user's directory, of which nothing is needed.
-        (
-            two([Directory(s("d0/s0")), Mode(s("d0/s0"), 0o700), Owner(s("d0/s0"), 1234, 0)]),
-            "-r --preserve=ownership",
-            "s0 d0",
-            USER,
-            0,
-        ),
-        (
-            two([Directory(s("d0/s0")), Mode(s("d0/s0"), 0o700), Owner(s("d0/s0"), 1234, 0)]),
-            "-r -p",
-            "s0 d0",
-            USER,
-            0,
-        ),
-    ]
 }
 
 fn all() -> Vec<Example> {
@@ -422,16 +357,4 @@ pub fn examples() -> Vec<(&'static str, Case)> {
         (reason, Case { seed: 0, steps, flags, operands, user, mask: 0o022 })
     };
     all().into_iter().map(case).collect()
-}
-
-/// Returns cases in which there is no difference.
-pub fn equal_cases() -> impl Iterator<Item = Case> {
-    same().into_iter().map(|(steps, flags, operands, user, mask)| Case {
-        seed: 0,
-        steps,
-        flags: flags.split_whitespace().collect(),
-        operands: operands.split(' ').map(str::to_owned).collect(),
-        user,
-        mask,
-    })
 }

@@ -2,9 +2,10 @@
 //! files in `/proc` and `/sys`, whose size is not their length, as sources.
 
 use sakia_testkit::available;
+use sakia_testkit::random::Random;
 use sakia_testkit::small_fs::SmallFs;
 
-use super::case::{self, Case, Random};
+use super::case::{self, Case};
 use super::known::Known;
 use super::tree::{Facts, Step};
 use super::{Place, Trial};

@@ -1,13 +1,15 @@
 //! Cases of other users and with umasks that take rights from the owner.
 
-use super::case::{Case, Random, USER};
+use sakia_testkit::random::Random;
+
+use super::case::{Case, USER};
 
 /// Umasks that take rights from the owner, and one that takes none.
 const MASKS: [u32; 8] = [0o200, 0o300, 0o700, 0o777, 0o400, 0o277, 0o100, 0o002];
 /// A user who owns nothing but the tree.
 const ORDINARY: u32 = 1000;
 /// The percentage of cases that are changed.
-const CHANCE: usize = 15;
+const CHANCE: u64 = 15;
 
 /// Gives some cases such a user or umask.
 pub fn vary(case: &mut Case, is_root: bool) {

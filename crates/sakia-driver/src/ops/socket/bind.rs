@@ -5,9 +5,9 @@ use sakia_ring::Sqe;
 use crate::address::SocketAddress;
 use crate::call::{Function, System, word};
 use crate::counters::OpKind;
+use crate::decide::Route;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
-use crate::policy::Route;
 
 /// See [`Handle::bind`].
 #[derive(Debug)]

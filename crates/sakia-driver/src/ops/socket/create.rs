@@ -8,10 +8,10 @@ use sakia_ring::Sqe;
 use crate::address::{Domain, SocketType};
 use crate::call::{Call, Function, System};
 use crate::counters::OpKind;
+use crate::decide::{Route, Rules};
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
 use crate::operation::{Class, Completion, Operation};
-use crate::policy::{Route, Rules};
 
 /// `SOCK_CLOEXEC`: descriptors of a driver are not inherited by programs that the process starts.
 pub(super) const CLOEXEC: u32 = rustix::net::SocketFlags::CLOEXEC.bits();

@@ -43,9 +43,9 @@ pub use vectored::{SocketRecvVectored, SocketSendVectored};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
+use crate::decide::{CallMode, Route};
 use crate::handle::{Handle, Op};
 use crate::operation::Operation;
-use crate::policy::{CallMode, Route};
 pub use crate::sys::ControlMessage;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};
 

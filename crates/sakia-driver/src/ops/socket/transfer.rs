@@ -6,11 +6,11 @@ use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{Call, SocketCall, Verb, word};
 use crate::counters::OpKind;
+use crate::decide::{Route, Rules};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
-use crate::policy::{Route, Rules};
 
 /// See [`Handle::recv`].
 #[derive(Debug)]

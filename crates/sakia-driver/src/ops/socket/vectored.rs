@@ -5,11 +5,11 @@ use sakia_ring::IoVec;
 use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::buf::{BufResult, IoBuf, IoBufMut};
 use crate::counters::OpKind;
+use crate::decide::{Route, Rules};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::vectored::Parts;
-use crate::policy::{Route, Rules};
 use crate::sys::Message;
 
 /// Several buffers with their description for the kernel.

@@ -61,7 +61,7 @@ use sakia_testkit::{forked, shrink};
 
 use self::pair::{Difference, Pair};
 use self::place::{Kind, Place};
-use self::program::Random;
+use self::program::Programs;
 use self::steps::Step;
 use crate::support::Folder;
 
@@ -94,7 +94,7 @@ impl Case {
     }
 
     fn steps(self) -> Vec<Step> {
-        Random::new(self.seed).program(self.kind == Kind::Server)
+        Programs::new(self.seed).program(self.kind == Kind::Server)
     }
 }
 

@@ -243,6 +243,10 @@ impl<'a> Pair<'a> {
     ) -> Result<(), Difference> {
         let differ = |is: &Outcome| Err(format!("{is:?} is not {expected:?}"));
         if let Action::File { slot, call } = action {
+            if reports_writes(call) && is.result.as_ref().is_err_and(|fault| fault.errno.is_none())
+            {
+                return Err(format!("{is:?} has no errno"));
+            }
             if reports_writes(call)
                 && let Some(owed) = self.owed[*slot].take()
                 && is.result.as_ref().err().map(|fault| fault.kind) != Some(owed.kind)

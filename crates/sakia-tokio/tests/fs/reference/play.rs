@@ -3,6 +3,7 @@
 use std::fs::Permissions;
 use std::future::poll_fn;
 use std::io::{self, IoSlice, Seek};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -107,7 +108,7 @@ impl World {
 
     async fn through_std(&mut self, slot: usize, call: &Call) -> Outcome {
         let file = self.files[slot].take().expect("there is a file");
-        let size = file.max_buf_size();
+        let (size, number) = (file.max_buf_size(), file.as_fd().as_raw_fd());
         let std = match call {
             Call::IntoStd => Ok(file.into_std().await),
             _ => file.try_into_std(),
@@ -119,12 +120,13 @@ impl World {
                 return in_flight();
             }
         };
+        let is_same = std.as_raw_fd() == number;
         let position = std.stream_position();
         let mut file = if size.is_multiple_of(2) { File::from_std(std) } else { File::from(std) };
         let default = file.max_buf_size();
         file.set_max_buf_size(size);
         self.files[slot] = Some(file);
-        position.map(|position| Value::Text(format!("at {position}, {default}"))).into()
+        position.map(|position| Value::Text(format!("at {position}, {default}, {is_same}"))).into()
     }
 
     fn text(&self, text: String) -> Value {

@@ -1,34 +1,32 @@
 //! Random programs: steps on files and paths.
 
 use std::io::SeekFrom;
+use std::ops::{Deref, DerefMut};
+
+use sakia_testkit::random::Random;
 
 use super::steps::{Action, Call, How, MOST, Opt, PathCall, PathsCall, SLOTS, Step};
 
-/// A generator of numbers.
-pub struct Random(u64);
+/// A generator of programs.
+pub struct Programs(Random);
 
-impl Random {
+impl Deref for Programs {
+    type Target = Random;
+
+    fn deref(&self) -> &Random {
+        &self.0
+    }
+}
+
+impl DerefMut for Programs {
+    fn deref_mut(&mut self) -> &mut Random {
+        &mut self.0
+    }
+}
+
+impl Programs {
     pub fn new(seed: u64) -> Self {
-        let mut random = Self(seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
-        for _ in 0..8 {
-            random.below(2);
-        }
-        random
-    }
-
-    pub fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 11) % bound
-    }
-
-    pub fn percent(&mut self, chance: u64) -> bool {
-        self.below(100) < chance
-    }
-
-    fn one_of<T: Clone>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize].clone()
+        Self(Random::new(seed))
     }
 
     fn count(&mut self) -> usize {
@@ -171,13 +169,13 @@ impl Random {
 
     /// Returns a call to which it matters how a read or seek before it ended.
     fn next_call(&mut self) -> Call {
-        match self.below(8) {
+        match self.below(10) {
             0 | 1 => Call::Read(self.count()),
-            2 => Call::Write(self.count()),
-            3 => Call::Seek(self.place()),
-            4 => Call::SetLen(self.one_of(&[0, 1, 5000])),
-            5 => Call::Flush,
-            6 => Call::IntoStd,
+            2..5 => Call::Write(self.count()),
+            5 => Call::Seek(self.place()),
+            6 => Call::SetLen(self.one_of(&[0, 1, 5000])),
+            7 => Call::Flush,
+            8 => Call::IntoStd,
             _ => Call::TryIntoStd,
         }
     }
@@ -261,19 +259,24 @@ impl Random {
     /// Returns a program, for a file server or another place.
     pub fn program(&mut self, is_served: bool) -> Vec<Step> {
         // Some are mostly about one file.
-        let opened = (0..SLOTS).take(self.below(SLOTS as u64 + 1) as usize);
+        let fewest = u64::from(is_served);
+        let opened = (0..SLOTS).take((fewest + self.below(SLOTS as u64 + 1 - fewest)) as usize);
         let mut steps: Vec<Action> = Vec::new();
         for slot in opened {
-            let set = match self.below(6) {
+            let set = match self.below(8) {
                 0 => vec![Opt::Read(true)],
                 1 => vec![Opt::Write(true)],
                 2 => vec![Opt::Read(true), Opt::Append(true)],
+                // With this flag nothing is tried inline.
+                3 | 4 => vec![Opt::Read(true), Opt::Write(true), Opt::Flags(libc::O_DSYNC)],
                 _ => vec![Opt::Read(true), Opt::Write(true)],
             };
-            let (path, how) = (self.one_of(&["a", "c", "big"]).into(), How::options(set));
+            // The server has no large one.
+            let all = if is_served { &["a", "c"][..] } else { &["a", "c", "big"] };
+            let (path, how) = (self.one_of(all).into(), How::options(set));
             steps.push(Action::Open { slot, path, how });
         }
-        let chance = self.one_of(&[0, 10, 30]) + if is_served { 20 } else { 0 };
+        let chance = self.one_of(&[0, 10, 30]) + if is_served { 10 } else { 0 };
         let mut last = 0;
         for _ in 0..8 + self.below(30) {
             let action = self.action(last, is_served);
@@ -288,8 +291,16 @@ impl Random {
                     vec![Action::Path { path: path.clone(), call: self.listing() }]
                 }
                 Action::File { slot, call: Call::Read(_) | Call::StartSeek(_) } => {
-                    let calls = (0..self.below(4)).map(|_| self.next_call());
-                    calls.map(|call| Action::File { slot: *slot, call }).collect()
+                    let calls = (0..1 + self.below(3)).map(|_| self.next_call());
+                    let mut next: Vec<_> =
+                        calls.map(|call| Action::File { slot: *slot, call }).collect();
+                    if self.percent(15) {
+                        // It begins at the same position.
+                        let to = (slot + 1) % SLOTS;
+                        let read = Action::File { slot: to, call: Call::Read(self.count()) };
+                        next.extend([Action::Clone { slot: *slot, to }, read]);
+                    }
+                    next
                 }
                 _ => Vec::new(),
             };
@@ -299,7 +310,7 @@ impl Random {
         let with = |action| {
             // Its bytes matter to the next steps.
             let is_read = matches!(action, Action::File { call: Call::Read(_), .. });
-            let chance = if is_read { chance * 2 } else { chance };
+            let chance = if is_read { chance * 2 + chance.min(30) } else { chance };
             Step { is_dropped: self.percent(chance), action }
         };
         steps.into_iter().map(with).collect()

@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use sakia_driver::limits;
 
 use super::transfer::uninterrupted;
 use super::{File, check};
@@ -30,7 +31,6 @@ use crate::blocking;
 use crate::engine::Engine;
 use crate::engine::blocking::{Blocking, Calls, remote_pool};
 use crate::engine::gate::Pass;
-use crate::engine::now::BYTES_MAX;
 use crate::engine::pace::Pace;
 use crate::engine::request::{Attempt, Call, Request};
 use crate::group::{Group, Record, Round, Ticket, Wakers, errno_of, wake};
@@ -436,7 +436,7 @@ impl<T: IoBuf + Send> Call for Append<T> {
             Err(error) => return Attempt::Done((Err(error), self.buf)),
         };
         let (inner, len) = (&self.group.shared.file.inner, self.buf.bytes_len());
-        let part = &self.buf.as_bytes()[..len.min(BYTES_MAX)];
+        let part = &self.buf.as_bytes()[..len.min(limits::CALLER_BYTES)];
         match inner.write_now(&[IoSlice::new(part)], Some(at)) {
             Some(Ok(count)) if count < len => Attempt::Waits(Self { done: count, ..self }),
             Some(result) => {

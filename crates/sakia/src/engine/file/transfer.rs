@@ -5,11 +5,11 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use rustix::io::{Errno, ReadWriteFlags};
-use sakia_driver::{Room, read_plainly, read_vectored_plainly};
+use sakia_driver::{CallMode, Room, limits, read_plainly, read_vectored_plainly};
 
 use super::{File, check};
 use crate::engine::Engine;
-use crate::engine::now::{At, BYTES_MAX};
+use crate::engine::now::At;
 use crate::engine::request::{Attempt, Call, Request};
 use crate::fs;
 use crate::io::transfer::{buf_try, repeated};
@@ -50,7 +50,7 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
         if left == 0 {
             return Attempt::Done(self.end(Err(Errno::INVAL.into())));
         }
-        let wanted = left.min(BYTES_MAX);
+        let wanted = left.min(limits::CALLER_BYTES);
         let at = further(self.at, done);
         let Some(result) = self.file.inner.read_now(&mut self.rest, wanted, at) else {
             return Attempt::Waits(self);
@@ -77,7 +77,8 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
     fn block(mut self) -> Result<Self::Output, Self> {
         let at = further(self.at, self.rest.filled());
         let fd = self.file.inner.fd().as_fd();
-        let result = repeated(|| read_plainly(fd, &mut self.rest, usize::MAX, at, 0));
+        let result =
+            repeated(|| read_plainly(fd, &mut self.rest, usize::MAX, at, CallMode::Blocking));
         Ok(self.end(result))
     }
 
@@ -161,7 +162,8 @@ impl<T: IoBufMut + Send> Call for ReadShared<T> {
 
     fn block(mut self) -> Result<Self::Output, Self> {
         let (fd, at) = (self.file.as_fd(), Some(self.offset));
-        let result = repeated(|| read_plainly(fd, &mut self.buf, usize::MAX, at, 0));
+        let result =
+            repeated(|| read_plainly(fd, &mut self.buf, usize::MAX, at, CallMode::Blocking));
         Ok((result, self.buf))
     }
 
@@ -224,7 +226,7 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
 
     fn attempt(self) -> Attempt<Self> {
         let bytes = self.buf.as_bytes();
-        let part = &bytes[self.done..bytes.len().min(self.done + BYTES_MAX)];
+        let part = &bytes[self.done..bytes.len().min(self.done + limits::CALLER_BYTES)];
         let at = further(self.at, self.done);
         match self.file.inner.write_now(&[IoSlice::new(part)], at) {
             // The rest needs a wait.
@@ -286,14 +288,14 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
         if wanted == 0 {
             return Attempt::Done((Err(Errno::INVAL.into()), self.bufs));
         }
-        if wanted > BYTES_MAX || check(Some(self.offset)).is_err() {
+        if wanted > limits::CALLER_BYTES || check(Some(self.offset)).is_err() {
             return Attempt::Waits(self);
         }
         // A second read would find no more room than the first has used.
         let has_capacity = used.iter().any(|buf| buf.bytes_len() < buf.bytes_room());
         let inner = &self.file.inner;
         let at = Some(self.offset);
-        match inner.ways.read_into_all(inner.fd().as_fd(), &mut self.bufs, at) {
+        match inner.calls.read_into_all(inner.fd().as_fd(), &mut self.bufs, at) {
             // The file has more bytes, which are not available yet.
             Some(Ok(count))
                 if count < wanted
@@ -312,7 +314,7 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
 
     fn block(mut self) -> Result<Self::Output, Self> {
         let (fd, at) = (self.file.inner.fd().as_fd(), Some(self.offset));
-        let result = repeated(|| read_vectored_plainly(fd, &mut self.bufs, at, 0));
+        let result = repeated(|| read_vectored_plainly(fd, &mut self.bufs, at, CallMode::Blocking));
         Ok((result, self.bufs))
     }
 
@@ -355,7 +357,7 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
 
     fn attempt(self) -> Attempt<Self> {
         let parts = Self::parts(&self.bufs);
-        let is_small = total(parts.iter().map(|part| part.len())) <= BYTES_MAX;
+        let is_small = total(parts.iter().map(|part| part.len())) <= limits::CALLER_BYTES;
         let inner = &self.file.inner;
         let now = is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten();
         let Some(result) = now else { return Attempt::Waits(self) };

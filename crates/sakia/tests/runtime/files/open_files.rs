@@ -1,7 +1,7 @@
 //! An open file: offsets, the position, appending, attributes, handing over.
 
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, SystemTime};
 
@@ -270,6 +270,54 @@ fn random_programs_at_the_position_give_what_std_gives() {
             }
         });
         assert_eq!(std::fs::read(&path).unwrap(), std::fs::read(&model_path).unwrap(), "{seed}");
+    }
+}
+
+#[test]
+fn random_programs_on_streams_give_what_std_gives() {
+    for seed in 1..=20 {
+        block_on(async {
+            let mut random = Random(seed);
+            let (mut model, mut model_writer) = std::io::pipe().unwrap();
+            let (reader, writer) = std::io::pipe().unwrap();
+            let mut file = File::try_from(OwnedFd::from(reader)).unwrap();
+            let mut writer = File::try_from(OwnedFd::from(writer)).unwrap();
+            let mut left = 0;
+            for _ in 0..20 {
+                match random.below(4) {
+                    0 | 1 => {
+                        let len = random.below(3000) + 1;
+                        let bytes = random.bytes(len);
+                        model_writer.write_all(&bytes).unwrap();
+                        left += bytes.len();
+                        writer.write_all(bytes).await.0.unwrap();
+                    }
+                    2 if left > 0 => {
+                        let len = random.below(4000) + 1;
+                        let (result, bytes) = file.read(vec![0; len]).await;
+                        let mut expected = vec![0; len];
+                        let count = model.read(&mut expected).unwrap();
+                        assert_eq!((result.unwrap(), bytes), (count, expected), "{seed}");
+                        left -= count;
+                    }
+                    3 if left > 0 => {
+                        let len = random.below(left) + 1;
+                        let (result, bytes) = file.read_exact(vec![0; len]).await;
+                        let mut expected = vec![0; len];
+                        model.read_exact(&mut expected).unwrap();
+                        assert_eq!((result.unwrap(), bytes), ((), expected), "{seed}");
+                        left -= len;
+                    }
+                    _ => {}
+                }
+            }
+            drop(model_writer);
+            writer.close().await.unwrap();
+            let (result, bytes) = file.read_to_end(vec![9; 3]).await;
+            let mut expected = vec![9; 3];
+            let count = model.read_to_end(&mut expected).unwrap();
+            assert_eq!((result.unwrap(), bytes), (count, expected), "{seed}");
+        });
     }
 }
 

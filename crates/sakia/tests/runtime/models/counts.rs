@@ -31,28 +31,28 @@ impl Wake for Counter {
 }
 
 /// A future that is polled by hand.
-struct Polled<F> {
+pub(super) struct Polled<F> {
     future: F,
     counter: Arc<Counter>,
 }
 
 impl<F: Future + Unpin> Polled<F> {
-    fn new(future: F) -> Self {
+    pub(super) fn new(future: F) -> Self {
         Self { future, counter: Arc::default() }
     }
 
-    fn poll(&mut self) -> Poll<F::Output> {
+    pub(super) fn poll(&mut self) -> Poll<F::Output> {
         let waker = Waker::from(Arc::clone(&self.counter));
         Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
     }
 
-    fn wakes(&self) -> u32 {
+    pub(super) fn wakes(&self) -> u32 {
         self.counter.0.load(Ordering::Relaxed)
     }
 }
 
 /// Says how two values differ.
-fn differ<T: PartialEq + Debug>(name: &str, is: T, model: T) -> Option<String> {
+pub(super) fn differ<T: PartialEq + Debug>(name: &str, is: T, model: T) -> Option<String> {
     (is != model).then(|| format!("{name}: {is:?}, in the model {model:?}"))
 }
 

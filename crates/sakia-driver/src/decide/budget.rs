@@ -2,12 +2,14 @@
 
 use std::time::Duration;
 
+use super::limits;
+
 /// The budget of plain calls in one turn: 64 of the smallest, or fewer that copy more. These take about 50
 /// microseconds, but the tasks that make them may work for any time in between. So if a loop reports when it
 /// begins to poll tasks, no plain calls are made once the tasks have run for
-/// [`TIME_MAX`](InlineBudget::TIME_MAX):
+/// [`TURN_CALLS_TIME`](limits::TURN_CALLS_TIME):
 /// 1. The clock is read before every few calls: before each one while they are far apart, otherwise less and
-///    less often, down to every [`STRIDE_MAX`](InlineBudget::STRIDE_MAX)th. The count continues across turns,
+///    less often, down to every [`CLOCK_STRIDE`](limits::CLOCK_STRIDE)th. The count continues across turns,
 ///    so that turns of few calls are not missed.
 /// 2. It is read once more in a turn when a completion has arrived, which a load or two detect before each
 ///    call.
@@ -52,33 +54,16 @@ enum Pace {
 }
 
 impl InlineBudget {
-    /// The full budget of a turn, in units of a small call.
-    const TURN_MAX: u32 = 64;
-    const TURN_MIN: u32 = 1;
-    /// The number of operations in a turn that make a crowd.
-    const CROWD: u32 = 8;
-    /// The number of bytes whose copy takes about as long as a small call.
-    const BYTES_PER_UNIT: u32 = 8 << 10;
-    /// Tasks make plain calls for this long after the first of them is polled.
-    const TIME_MAX: Duration = Duration::from_micros(500);
-    /// The most units between two clock reads.
-    const STRIDE_MAX: u32 = 32;
-    /// With more time between two reads, the tasks' own work included, the clock is read before each call.
-    const LONG: Duration = Duration::from_micros(128);
-    /// The number of consecutive shorter intervals after which the reads are spread out. The first interval
-    /// of a turn may be short before a task works long.
-    const SHORT_MAX: u32 = 8;
-
     pub(crate) const fn new() -> Self {
         Self {
-            left: Self::STRIDE_MAX,
-            rest: Self::TURN_MAX - Self::STRIDE_MAX,
-            turn: Self::TURN_MAX,
+            left: limits::CLOCK_STRIDE,
+            rest: limits::TURN_CALLS - limits::CLOCK_STRIDE,
+            turn: limits::TURN_CALLS,
             crowd: 0,
-            crowd_min: Self::CROWD,
+            crowd_min: limits::CROWD,
             pace: Pace::Listening,
             looked: Duration::ZERO,
-            stride: Self::STRIDE_MAX,
+            stride: limits::CLOCK_STRIDE,
             short: 0,
         }
     }
@@ -91,7 +76,7 @@ impl InlineBudget {
 
     /// Returns the number of the last turn's operations that found no units, if they were a crowd.
     pub(crate) fn crowd(&self) -> Option<u32> {
-        (self.crowd >= Self::CROWD).then_some(self.crowd)
+        (self.crowd >= limits::CROWD).then_some(self.crowd)
     }
 
     /// Returns whether the time for this turn's plain calls is over: then units are lost that were not spent.
@@ -101,24 +86,24 @@ impl InlineBudget {
 
     /// Sets whether [`is_crowded`](InlineBudget::is_crowded) returns true after turns without a crowd, too.
     pub(crate) fn watch(&mut self, is_watched: bool) {
-        self.crowd_min = if is_watched { 0 } else { Self::CROWD };
+        self.crowd_min = if is_watched { 0 } else { limits::CROWD };
     }
 
     /// Gives the next turns fewer units: the ring takes a crowd.
     pub(crate) fn shrink(&mut self) {
-        self.turn = (self.turn / 2).max(Self::TURN_MIN);
+        self.turn = (self.turn / 2).max(limits::TURN_CALLS_MIN);
     }
 
     /// Gives the next turns all units: a crowd waits for them.
     pub(crate) fn fill(&mut self) {
-        self.turn = Self::TURN_MAX;
+        self.turn = limits::TURN_CALLS;
     }
 
     /// Begins a turn.
     #[inline(always)]
     pub(crate) fn renew(&mut self) {
         if self.crowd == 0 {
-            self.turn = (self.turn * 2).min(Self::TURN_MAX);
+            self.turn = (self.turn * 2).min(limits::TURN_CALLS);
         }
         self.crowd = 0;
         self.pace = Pace::Listening;
@@ -176,18 +161,18 @@ impl InlineBudget {
             return true;
         };
         let now = now();
-        if now.saturating_sub(begin) >= Self::TIME_MAX {
+        if now.saturating_sub(begin) >= limits::TURN_CALLS_TIME {
             (self.left, self.rest, self.pace) = (0, 0, Pace::Late);
             (self.stride, self.short) = (1, 0);
             return false;
         }
-        if now.saturating_sub(self.looked.max(begin)) >= Self::LONG {
+        if now.saturating_sub(self.looked.max(begin)) >= limits::CLOCK_LONG {
             (self.stride, self.short) = (1, 0);
         } else {
             self.short += 1;
         }
-        if self.short >= Self::SHORT_MAX {
-            self.stride = (self.stride * 2).min(Self::STRIDE_MAX);
+        if self.short >= limits::CLOCK_SHORT_MAX {
+            self.stride = (self.stride * 2).min(limits::CLOCK_STRIDE);
             self.short = 0;
         }
         self.looked = now;
@@ -204,7 +189,7 @@ impl InlineBudget {
     /// Charges a plain call with this number of bytes.
     #[inline(always)]
     pub(crate) fn spend(&mut self, bytes: u32) {
-        let units = 1 + bytes / Self::BYTES_PER_UNIT;
+        let units = 1 + bytes / limits::UNIT_BYTES;
         match self.left.checked_sub(units) {
             Some(left) => self.left = left,
             None => self.spend_rest(units),
@@ -255,8 +240,8 @@ mod tests {
         for turn in 0..100 {
             renew(&mut inline_budget);
             let count = call(&mut inline_budget, &mut clock, Duration::from_millis(10), 100);
-            assert!(count == 1 || turn == 0 && count <= InlineBudget::STRIDE_MAX, "{count}");
-            assert_eq!(inline_budget.spent(), InlineBudget::TURN_MAX);
+            assert!(count == 1 || turn == 0 && count <= limits::CLOCK_STRIDE, "{count}");
+            assert_eq!(inline_budget.spent(), limits::TURN_CALLS);
         }
     }
 
@@ -267,14 +252,14 @@ mod tests {
         for work in [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(3)] {
             for _ in 0..200 {
                 renew(&mut inline_budget);
-                assert_eq!(call(&mut inline_budget, &mut clock, work, 100), InlineBudget::TURN_MAX);
+                assert_eq!(call(&mut inline_budget, &mut clock, work, 100), limits::TURN_CALLS);
                 clock += long; // a sleep, of which the tasks know nothing
             }
-            assert_eq!(inline_budget.stride, InlineBudget::STRIDE_MAX);
+            assert_eq!(inline_budget.stride, limits::CLOCK_STRIDE);
             // Work that becomes long is detected soon.
             renew(&mut inline_budget);
             let count = call(&mut inline_budget, &mut clock, long, 100);
-            assert!(count <= InlineBudget::STRIDE_MAX, "{count}");
+            assert!(count <= limits::CLOCK_STRIDE, "{count}");
         }
     }
 
@@ -298,14 +283,14 @@ mod tests {
         assert!(inline_budget.is_left() && !inline_budget.listens());
         renew(&mut inline_budget);
         assert!(inline_budget.listens());
-        assert!(!inline_budget.look(Some(begin), || begin + InlineBudget::TIME_MAX, true));
+        assert!(!inline_budget.look(Some(begin), || begin + limits::TURN_CALLS_TIME, true));
         assert!(!inline_budget.is_any_left());
     }
 
     #[test]
     fn calls_outside_of_tasks_have_no_limit() {
         let mut inline_budget = InlineBudget::new();
-        for _ in 0..InlineBudget::TURN_MAX {
+        for _ in 0..limits::TURN_CALLS {
             assert!(inline_budget.is_left() || inline_budget.look(None, || unreachable!(), false));
             inline_budget.spend(0);
         }
@@ -323,7 +308,7 @@ mod tests {
             }
             assert_eq!(calls, count, "{bytes}");
             renew(&mut inline_budget);
-            assert_eq!(inline_budget.left + inline_budget.rest, InlineBudget::TURN_MAX);
+            assert_eq!(inline_budget.left + inline_budget.rest, limits::TURN_CALLS);
         }
     }
 
@@ -337,11 +322,11 @@ mod tests {
             }
             inline_budget.left + inline_budget.rest
         };
-        assert_eq!(crowds(InlineBudget::CROWD - 1, 3), 64, "a few are no crowd");
-        assert_eq!(crowds(InlineBudget::CROWD, 1), 32);
-        assert_eq!(crowds(31, 10), InlineBudget::TURN_MIN);
-        assert_eq!(crowds(1, 10), InlineBudget::TURN_MIN, "some still want");
-        assert_eq!(crowds(0, 2), 4 * InlineBudget::TURN_MIN);
+        assert_eq!(crowds(limits::CROWD - 1, 3), 64, "a few are no crowd");
+        assert_eq!(crowds(limits::CROWD, 1), 32);
+        assert_eq!(crowds(31, 10), limits::TURN_CALLS_MIN);
+        assert_eq!(crowds(1, 10), limits::TURN_CALLS_MIN, "some still want");
+        assert_eq!(crowds(0, 2), 4 * limits::TURN_CALLS_MIN);
         assert_eq!(crowds(0, 9), 64);
     }
 }

@@ -7,7 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use super::{Breaker, CallMode, Lane, Route};
+use super::{Breaker, CallMode, Lane, Route, limits};
 use crate::mounts::{
     RemoteMounts, closes_at_once, has_positions, is_in_memory, is_local, is_remote,
 };
@@ -187,11 +187,6 @@ struct RemotePaths {
 }
 
 impl Mounts {
-    /// Opens between two readings of the table of mounts.
-    const OPENINGS: u32 = 4096;
-    /// The most mounts that are known at a time: a machine may mount and unmount for ever.
-    const MOUNTS_MAX: usize = if cfg!(miri) { 64 } else { 4096 };
-
     /// Returns whether opening this path may wait for a server. `look` reads the table of mounts: at first,
     /// and again after many opens, or after meeting a new mount.
     pub(crate) fn may_wait(
@@ -202,7 +197,7 @@ impl Mounts {
         let mut remote = self.remote.borrow_mut();
         if remote.openings_left == 0 {
             let (mounts, here) = look();
-            *remote = RemotePaths { mounts, here, openings_left: Self::OPENINGS };
+            *remote = RemotePaths { mounts, here, openings_left: limits::MOUNT_OPENINGS };
         }
         remote.openings_left -= 1;
         let RemotePaths { mounts, here, .. } = &*remote;
@@ -221,9 +216,9 @@ impl Mounts {
 
     /// Records the result of a try.
     pub(crate) fn note_in_memory(&self, is_in_memory: bool) {
-        const PAUSE_MAX: u32 = 64;
         let NamesInMemory { skipped, pause } = &self.names_in_memory;
-        let next = if is_in_memory { 0 } else { (pause.get() * 2).clamp(1, PAUSE_MAX) };
+        let next =
+            if is_in_memory { 0 } else { (pause.get() * 2).clamp(1, limits::IN_MEMORY_SKIPS) };
         pause.set(next);
         skipped.set(next);
     }
@@ -259,7 +254,7 @@ impl Mounts {
         let mount = same.map_or_else(|| Rc::new(Mount::new(device, file_system)), Rc::clone);
         by_device.insert(device, Rc::clone(&mount));
         if let Some(id) = mount_id {
-            if by_mount.len() >= Self::MOUNTS_MAX {
+            if by_mount.len() >= limits::MOUNTS {
                 by_mount.clear(); // most of them are gone; the others are asked once more
             }
             by_mount.insert(id, Rc::clone(&mount));
@@ -367,9 +362,9 @@ mod tests {
         }
         // Without numbers of mounts the device decides.
         assert!(Rc::ptr_eq(&mounts.get(at(None), || panic!("it is known")), &other));
-        for id in 4..3 * Mounts::MOUNTS_MAX as u64 {
+        for id in 4..3 * limits::MOUNTS as u64 {
             mounts.get(at(Some(id)), || "fuse".into());
         }
-        assert!(mounts.by_mount.borrow().len() <= Mounts::MOUNTS_MAX);
+        assert!(mounts.by_mount.borrow().len() <= limits::MOUNTS);
     }
 }

@@ -11,9 +11,9 @@ use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use rustix::io::Errno;
 
-use super::{O_CLOEXEC, O_CREAT, O_PATH};
+use super::{O_CLOEXEC, O_CREAT, O_PATH, open_in_cache};
 use crate::call::{Call, Function, Open, System, address, failed, outcome, word};
-use crate::policy::Attempt;
+use crate::decide::Attempt;
 use crate::sys::{self, OpenHow, abi};
 
 const O_DIRECTORY: u64 = abi::O_DIRECTORY as u64;
@@ -90,9 +90,9 @@ unsafe fn parent<'p>(dir: i32, path: u64) -> Option<(OwnedFd, &'p CStr)> {
     let before = if name_at == 0 { &b"."[..] } else { &bytes[..name_at] };
     directory[..before.len()].copy_from_slice(before);
     let flags = O_PATH | O_DIRECTORY | O_CLOEXEC;
-    let how = OpenHow { flags, mode: 0, resolve: abi::RESOLVE_CACHED.into() };
+    let how = OpenHow { flags, mode: 0, resolve: 0 };
     // SAFETY: the bytes end with a NUL: the array has one more than are used.
-    let fd = unsafe { sys::openat2(dir, address(directory.as_ptr()), &how) }.ok()?;
+    let fd = unsafe { open_in_cache(dir, address(directory.as_ptr()), how) }.ok()?;
     const TMPFS: u64 = 0x0102_1994;
     const RAMFS: u64 = 0x8584_58f6;
     let kind = rustix::fs::fstatfs(&fd).ok()?.f_type;

@@ -8,7 +8,7 @@
 //! not known to block, and is timed.
 //!
 //! The driver learns from calls:
-//! - per *file*, in two bits, whether reads find their bytes in the page cache ([`CacheHint`]);
+//! - per *file*, in two bits, whether reads find their bytes in the page cache ([`FileHint`]);
 //! - per *mount*, from the file system's type and its results, whether it supports non-blocking calls, and
 //!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
 //!
@@ -22,6 +22,7 @@ mod budget;
 mod chooser;
 mod crowd;
 mod hint;
+pub mod limits;
 mod mount;
 mod streams;
 
@@ -33,11 +34,11 @@ pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
 pub use self::crowd::CrowdFigures;
 pub(crate) use self::crowd::{Crowd, learns_crowds};
-pub use self::hint::{CacheHint, CallSupport, SharedCallSupport};
+pub use self::hint::{CallSupport, FileHint};
 pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
 pub use self::streams::{StreamFigures, Streams};
-pub(crate) use self::streams::{StreamWays, Way};
+pub(crate) use self::streams::{StreamMode, StreamModes};
 use crate::counters::OpKind;
 
 /// The choice between plain calls and the queue.
@@ -73,7 +74,7 @@ impl Rule {
     /// Always a plain call first.
     pub const NOW: Self = Self { tries_now: true, bytes_max: u32::MAX };
     /// A plain call first for up to 64 KiB.
-    pub const SMALL: Self = Self { tries_now: true, bytes_max: 64 << 10 };
+    pub const SMALL: Self = Self { tries_now: true, bytes_max: limits::CALL_BYTES as u32 };
 
     /// Returns the route of a call that is always short.
     pub(crate) fn route_short_call(self) -> Route {
@@ -177,15 +178,68 @@ pub enum CallMode {
     Blocking,
 }
 
-/// The result of a plain call.
+/// The result of a plain call: that of a completion, or another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempt {
-    /// The call was made; the value is the result as in a completion.
-    Done(i32),
+pub enum Attempt<T = i32> {
+    /// The call was made, with this result.
+    Done(T),
     /// The call would have blocked; nothing was done.
     WouldBlock,
-    /// The file or the backend has no such call; nothing was done.
+    /// The kernel, the file or the backend has no such call; nothing was done.
     Unsupported,
+}
+
+impl<T> Attempt<T> {
+    /// Classifies the result of a call that refuses to wait. One that a signal interrupted has done nothing,
+    /// and counts as one that would block. A refusal by the kernel, a file or a filter may concern the way of
+    /// the call, so another way has to tell whether it concerns the operation.
+    ///
+    /// # Errors
+    /// Those of the operation itself.
+    ///
+    /// # Examples
+    /// ```
+    /// use rustix::io::Errno;
+    /// use sakia_driver::Attempt;
+    ///
+    /// assert_eq!(Attempt::of(Ok(9)), Ok(Attempt::Done(9)));
+    /// assert_eq!(Attempt::<usize>::of(Err(Errno::AGAIN)), Ok(Attempt::WouldBlock));
+    /// assert_eq!(Attempt::<usize>::of(Err(Errno::OPNOTSUPP)), Ok(Attempt::Unsupported));
+    /// assert_eq!(Attempt::<usize>::of(Err(Errno::IO)), Err(Errno::IO));
+    /// ```
+    #[inline]
+    pub fn of(result: Result<T, Errno>) -> Result<Self, Errno> {
+        match result {
+            Ok(value) => Ok(Self::Done(value)),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(Self::WouldBlock),
+            Err(
+                Errno::OPNOTSUPP
+                | Errno::NOSYS
+                | Errno::INVAL
+                | Errno::PERM
+                | Errno::SPIPE
+                | Errno::TOOBIG,
+            ) => Ok(Self::Unsupported),
+            Err(errno) => Err(errno),
+        }
+    }
+
+    /// Converts the result of a call that was made.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::Attempt;
+    ///
+    /// assert_eq!(Attempt::Done(9).map(|count| count > 0), Attempt::Done(true));
+    /// ```
+    #[inline]
+    pub fn map<U>(self, convert: impl FnOnce(T) -> U) -> Attempt<U> {
+        match self {
+            Self::Done(value) => Attempt::Done(convert(value)),
+            Self::WouldBlock => Attempt::WouldBlock,
+            Self::Unsupported => Attempt::Unsupported,
+        }
+    }
 }
 
 /// The next attempt after a plain call that has returned.

@@ -4,23 +4,15 @@
 //! and reports it; the chooser returns the way for the next epoch:
 //! 1. The better way so far is used. After the first epochs, and then more and more rarely, the other has one
 //!    epoch: a trial.
-//! 2. If the trial was better, the ways are compared: they alternate, [`ROUNDS`] epochs each. The other way
-//!    is taken if it is better in each pair of epochs: a load that changes meanwhile decides nothing.
+//! 2. If the trial was better, the ways are compared: they alternate, [`limits::ROUNDS`] epochs each. The
+//!    other way is taken if it is better in each pair of epochs: a load that changes meanwhile decides
+//!    nothing.
 //! 3. If the cost of the way in use changes by a quarter for two epochs, the work has changed, and the ways
 //!    are compared as well. Comparisons that confirm the way make the next one wait longer.
 //!
 //! The first way is the simpler one: the second has to be more than 5 % cheaper.
 
-/// Epochs of each way in a comparison.
-const ROUNDS: usize = 3;
-/// Epochs before the first trial: the caches of a new thread are cold.
-const WARM_UP: u32 = 2;
-/// The fewest and the most epochs between two trials, and between two comparisons after changes.
-const WAIT: [u32; 2] = [8, 128];
-/// The number of epochs without a trial after one that could not be measured.
-const WAIT_UNMEASURED: u32 = 1024;
-/// The number of consecutive epochs of unusual cost that show a change.
-const STRANGE: u32 = 2;
+use super::limits;
 
 /// Chooses between the ways 0 and 1.
 #[derive(Clone, Debug)]
@@ -30,7 +22,7 @@ pub(crate) struct Chooser {
     /// The way in use.
     way: usize,
     /// The last costs of each way, newest last. 0: none.
-    costs: [[u64; ROUNDS]; 2],
+    costs: [[u64; limits::ROUNDS]; 2],
     /// The epochs that a comparison under way still takes.
     comparing: usize,
     /// Epochs until the next trial.
@@ -54,14 +46,14 @@ impl Chooser {
         Self {
             best: 0,
             way: 0,
-            costs: [[0; ROUNDS]; 2],
+            costs: [[0; limits::ROUNDS]; 2],
             comparing: 0,
-            wait: WARM_UP,
-            trial_interval: WAIT[0],
+            wait: limits::WARM_UP,
+            trial_interval: limits::TRIALS_APART[0],
             usual: 0,
             strange: 0,
             calm: 0,
-            calm_interval: WAIT[0],
+            calm_interval: limits::TRIALS_APART[0],
             comparisons: 0,
             changes: 0,
         }
@@ -89,7 +81,7 @@ impl Chooser {
     pub(crate) fn note(&mut self, cost: u64) -> usize {
         let cost = cost.max(1);
         self.costs[self.way].rotate_left(1);
-        self.costs[self.way][ROUNDS - 1] = cost;
+        self.costs[self.way][limits::ROUNDS - 1] = cost;
         if self.comparing > 0 {
             self.comparing -= 1;
             self.way = 1 - self.way;
@@ -107,12 +99,12 @@ impl Chooser {
     /// Gives up an epoch of the other way, which could not be measured, and returns the way to use.
     pub(crate) fn give_up(&mut self) -> usize {
         (self.comparing, self.way) = (0, self.best);
-        self.wait = WAIT_UNMEASURED;
+        self.wait = limits::UNMEASURED;
         self.way
     }
 
     fn compare(&mut self) {
-        self.comparing = 2 * ROUNDS;
+        self.comparing = 2 * limits::ROUNDS;
         self.comparisons += 1;
     }
 
@@ -127,11 +119,11 @@ impl Chooser {
         let better =
             if betters.all(|better| better != self.best) { 1 - self.best } else { self.best };
         if better == self.best {
-            self.calm_interval = (self.calm_interval * 2).min(WAIT[1]);
+            self.calm_interval = (self.calm_interval * 2).min(limits::TRIALS_APART[1]);
         } else {
             self.changes += 1;
-            self.calm_interval = WAIT[0];
-            self.trial_interval = WAIT[0];
+            self.calm_interval = limits::TRIALS_APART[0];
+            self.trial_interval = limits::TRIALS_APART[0];
         }
         (self.best, self.way) = (better, better);
         self.usual = self.cost(better).unwrap_or(0);
@@ -149,7 +141,7 @@ impl Chooser {
             self.usual = if self.usual == 0 { cost } else { (self.usual * 7 + cost) / 8 };
         }
         self.wait = self.wait.saturating_sub(1);
-        if self.strange >= STRANGE && self.calm == 0 {
+        if self.strange >= limits::STRANGE && self.calm == 0 {
             self.compare();
         } else if self.wait == 0 {
             self.way = 1 - self.best;
@@ -169,7 +161,7 @@ impl Chooser {
 
     /// Waits for the next trial, twice as long as before.
     fn rest(&mut self) {
-        self.trial_interval = (self.trial_interval * 2).min(WAIT[1]);
+        self.trial_interval = (self.trial_interval * 2).min(limits::TRIALS_APART[1]);
         self.wait = self.trial_interval;
     }
 }
@@ -193,7 +185,7 @@ mod tests {
     fn the_cheaper_way_is_in_use_after_nine_epochs() {
         for (costs, best) in [([100, 80], 1), ([80, 100], 0), ([100, 96], 0), ([96, 100], 0)] {
             let (mut chooser, mut way) = (Chooser::new(), 0);
-            run(&mut chooser, &mut way, costs, WARM_UP + 1 + 2 * ROUNDS as u32);
+            run(&mut chooser, &mut way, costs, limits::WARM_UP + 1 + 2 * limits::ROUNDS as u32);
             assert_eq!((way, chooser.best()), (best, best), "{costs:?}");
             assert_eq!([0, 1].map(|way| chooser.cost(way)), costs.map(Some));
             assert_eq!(chooser.numbers(), (best as u64, best as u64));
@@ -218,10 +210,15 @@ mod tests {
         run(&mut chooser, &mut way, [100, 80], 500);
         assert_eq!(chooser.best(), 1);
         // The way in use has become more expensive than the other.
-        run(&mut chooser, &mut way, [100, 150], STRANGE + 2 * ROUNDS as u32 + 1);
+        run(&mut chooser, &mut way, [100, 150], limits::STRANGE + 2 * limits::ROUNDS as u32 + 1);
         assert_eq!((chooser.best(), way), (0, 0));
         // The other has become cheaper, which only a trial shows.
-        run(&mut chooser, &mut way, [100, 70], WAIT[1] + 2 * ROUNDS as u32 + 1);
+        run(
+            &mut chooser,
+            &mut way,
+            [100, 70],
+            limits::TRIALS_APART[1] + 2 * limits::ROUNDS as u32 + 1,
+        );
         assert_eq!((chooser.best(), way), (1, 1));
         assert_eq!(chooser.numbers().1, 3);
     }
@@ -245,12 +242,12 @@ mod tests {
     #[test]
     fn an_epoch_that_was_given_up_decides_nothing() {
         let (mut chooser, mut way) = (Chooser::new(), 0);
-        run(&mut chooser, &mut way, [100, 80], WARM_UP);
+        run(&mut chooser, &mut way, [100, 80], limits::WARM_UP);
         assert_eq!(way, 1, "the trial is under way");
         way = chooser.give_up();
         assert_eq!((way, chooser.best()), (0, 0));
-        assert_eq!(run(&mut chooser, &mut way, [100, 80], WAIT_UNMEASURED), 0);
-        run(&mut chooser, &mut way, [100, 80], 1 + 2 * ROUNDS as u32);
+        assert_eq!(run(&mut chooser, &mut way, [100, 80], limits::UNMEASURED), 0);
+        run(&mut chooser, &mut way, [100, 80], 1 + 2 * limits::ROUNDS as u32);
         assert_eq!(chooser.best(), 1, "the next trial shows it");
     }
 }

@@ -3,6 +3,8 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::limits;
+
 /// The latency of a plain call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timing {
@@ -20,7 +22,7 @@ pub(crate) struct Timing {
 /// A call that may block is made without knowing whether it will. After a slow call the next ones are
 /// watched: did the thread sleep in them, rather than lose its processor to other threads? Many calls are
 /// watched, since the kernel blocks a writer once for many writes. One such sleep of more than
-/// [`STALL`](Breaker::STALL), or several in a row of more than [`SLOW`](Breaker::SLOW), open the breaker:
+/// [`STALL`](limits::STALL), or several in a row of more than [`SLOW`](limits::SLOW), open the breaker:
 /// operations go to the queue, whose workers may block freely. After a pause, the next operation tries a
 /// plain call again. The pause doubles each time until all watched calls were quick.
 ///
@@ -50,22 +52,12 @@ enum BreakerState {
 }
 
 impl Breaker {
-    /// Longer than any call that only copies.
-    const STALL: Duration = Duration::from_micros(500);
-    /// More than the cost of handing the operation to a worker.
-    const SLOW: Duration = Duration::from_micros(50);
-    const SLOW_MAX: u8 = 4;
-    /// Calls that are watched after a stall or a pause.
-    const WATCHED: u16 = 256;
-    const PAUSE_MIN: Duration = Duration::from_millis(100);
-    const PAUSE_MAX: Duration = Duration::from_secs(6);
-
     pub(crate) const fn new() -> Self {
         Self {
             state: Cell::new(BreakerState::Closed),
             watched: Cell::new(1),
             slow_in_a_row: Cell::new(0),
-            pause: Cell::new(Self::PAUSE_MIN),
+            pause: Cell::new(limits::PAUSE_MIN),
             opened: Cell::new(0),
         }
     }
@@ -82,7 +74,7 @@ impl Breaker {
         match self.state.get() {
             BreakerState::Open { until } if now >= until => {
                 self.state.set(BreakerState::Trial);
-                self.watched.set(Self::WATCHED);
+                self.watched.set(limits::WATCHED);
                 true
             }
             BreakerState::Open { .. } => false,
@@ -104,37 +96,37 @@ impl Breaker {
     /// Notes how long a call took.
     #[inline(always)]
     pub(crate) fn note(&self, timing: Timing) {
-        if timing.took > Self::SLOW || self.is_suspicious() {
+        if timing.took > limits::SLOW || self.is_suspicious() {
             self.note_slowly(timing);
         }
     }
 
     #[cold]
     fn note_slowly(&self, timing: Timing) {
-        if timing.took <= Self::SLOW || timing.has_waited == Some(false) {
+        if timing.took <= limits::SLOW || timing.has_waited == Some(false) {
             // The call was quick, or the delay was the machine's and not the call's.
             self.state.set(BreakerState::Closed);
             let watched = self.watched.get().saturating_sub(1);
             self.watched.set(watched);
             if watched == 0 {
-                self.pause.set(Self::PAUSE_MIN);
+                self.pause.set(limits::PAUSE_MIN);
             }
-            if timing.took <= Self::SLOW {
+            if timing.took <= limits::SLOW {
                 self.slow_in_a_row.set(0);
             }
             return;
         }
         if timing.has_waited.is_none() {
             // The delay may have a cause other than the call.
-            self.watched.set(if timing.took > Self::STALL { Self::WATCHED } else { 1 });
+            self.watched.set(if timing.took > limits::STALL { limits::WATCHED } else { 1 });
             return;
         }
         let slow = self.slow_in_a_row.get() + 1;
         self.slow_in_a_row.set(slow);
         let is_trial = self.state.get() == BreakerState::Trial;
-        if timing.took > Self::STALL || slow >= Self::SLOW_MAX || is_trial {
+        if timing.took > limits::STALL || slow >= limits::SLOW_MAX || is_trial {
             let pause = self.pause.get();
-            self.pause.set((pause * 2).min(Self::PAUSE_MAX));
+            self.pause.set((pause * 2).min(limits::PAUSE_MAX));
             self.state.set(BreakerState::Open { until: timing.end + pause });
             self.slow_in_a_row.set(0);
             self.opened.set(self.opened.get() + 1);
@@ -180,12 +172,12 @@ mod tests {
         assert!(breaker.may_try_again(Duration::from_millis(420)));
         breaker.note(timing(421, quick, true));
         assert!(!breaker.is_open() && breaker.is_suspicious(), "it may have been one of many");
-        assert!(breaker.pause.get() > Breaker::PAUSE_MIN);
-        for _ in 1..Breaker::WATCHED {
+        assert!(breaker.pause.get() > limits::PAUSE_MIN);
+        for _ in 1..limits::WATCHED {
             breaker.note(timing(421, quick, true));
         }
         assert!(!breaker.is_suspicious());
-        assert_eq!(breaker.pause.get(), Breaker::PAUSE_MIN);
+        assert_eq!(breaker.pause.get(), limits::PAUSE_MIN);
         assert_eq!(breaker.opened.get(), 2);
     }
 
@@ -193,7 +185,7 @@ mod tests {
     fn calls_that_are_slow_one_after_the_other_open_the_breaker() {
         let slow = Duration::from_micros(60);
         let breaker = Breaker::new();
-        for _ in 1..Breaker::SLOW_MAX {
+        for _ in 1..limits::SLOW_MAX {
             breaker.note(timing(0, slow, true));
             assert!(!breaker.is_open());
         }

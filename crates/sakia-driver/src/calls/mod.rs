@@ -1,11 +1,18 @@
-//! Operations as plain system calls on the calling thread.
+//! Plain system calls that refuse to wait, on any thread.
 //!
-//! A result has the same form as the queue's. An operation without a plain call that is sure not to wait is
-//! [`Attempt::Unsupported`], and takes another route.
+//! The functions by descriptor are for callers without a driver: [`read_nowait`] and [`write_nowait`] move
+//! what the page cache has or takes, and [`open_cached`] opens what the dentry cache has. A file without such
+//! calls is [`Attempt::Unsupported`]; an error is the operation's own. [`FileCalls`](crate::FileCalls) learns
+//! which of them a file has.
+//!
+//! A driver names its operations by a [`Call`]. The result of one has the same form as the queue's; an
+//! operation without a plain call that is sure not to wait is `Unsupported`, too, and takes another route.
 //!
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
+mod cached;
 mod in_memory;
+pub(crate) mod nowait;
 
 use std::os::fd::{BorrowedFd, IntoRawFd};
 
@@ -13,8 +20,11 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
+pub(crate) use self::cached::open_in_cache;
+pub use self::cached::{is_in_memory, open_cached};
+pub use self::nowait::{read_nowait, write_nowait};
 use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
-use crate::policy::{Attempt, CallMode};
+use crate::decide::{Attempt, CallMode};
 use crate::sys::send_file::{is_cached, send_file};
 use crate::sys::{self, DONT_WAIT, OpenHow, abi, retry};
 
@@ -127,10 +137,7 @@ unsafe fn with_flags(
     count: usize,
 ) -> Attempt {
     let Transfer { raw, direction, offset, flags, .. } = transfer;
-    let flags = match mode {
-        CallMode::NonBlocking => flags | abi::RWF_NOWAIT,
-        CallMode::Blocking => flags,
-    };
+    let flags = nowait::flags(mode, flags);
     // SAFETY: the caller says that the memory may be used.
     let call = || unsafe { sys::transfer(direction, raw, vector, count, offset, flags) };
     match retry(call) {
@@ -188,10 +195,9 @@ unsafe fn open(open: Open) -> Attempt {
     if flags & (O_CREAT | O_TRUNC) != 0 || flags & O_TMPFILE == O_TMPFILE {
         return Attempt::Unsupported;
     }
-    let resolve = resolve.unwrap_or(0) | u64::from(abi::RESOLVE_CACHED);
-    let how = OpenHow { flags: flags | O_CLOEXEC, mode, resolve };
+    let how = OpenHow { flags: flags | O_CLOEXEC, mode, resolve: resolve.unwrap_or(0) };
     // SAFETY: the caller says that the path can be read.
-    match unsafe { sys::openat2(dir, path, &how) } {
+    match unsafe { open_in_cache(dir, path, how) } {
         Ok(fd) => Attempt::Done(fd.into_raw_fd()),
         Err(Errno::AGAIN) => Attempt::WouldBlock,
         // No such call, no such flag, or a seccomp filter older than the call.

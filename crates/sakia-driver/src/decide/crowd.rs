@@ -3,15 +3,14 @@
 //! A ring performs them in a batch; or they wait for the next turns' plain calls, which keeps the memory of
 //! few tasks in the processor's caches. Which costs less depends on the processor. On AMD's the ring does, by
 //! 1.07 to 1.19. Elsewhere it is learned with a [`Chooser`] from the processor time of the thread. An epoch
-//! is [`EPOCH`] operations in turns of a crowd. In between come no other turns, or it is left out.
+//! is [`limits::CROWD_EPOCH`] operations in turns of a crowd. In between come no other turns, or it is left
+//! out.
 
 use std::time::Duration;
 
 use super::chooser::Chooser;
+use super::limits;
 use crate::sys::Processor;
-
-/// Operations of an epoch.
-const EPOCH: u32 = 1024;
 
 /// The way of a driver's crowds and its measured costs: of small operations in turns that have not enough
 /// plain calls for all. See [`Metrics::crowds`](crate::Metrics::crowds).
@@ -77,7 +76,7 @@ impl Crowd {
             return;
         };
         self.count += count;
-        if self.count >= EPOCH {
+        if self.count >= limits::CROWD_EPOCH {
             let took = time().saturating_sub(begin).as_nanos() as u64;
             self.waits = self.chooser.note(took / u64::from(self.count)) == 1;
             // The next turn still ends operations of this way.

@@ -1,0 +1,259 @@
+//! Transfers of one file that refuse to wait, by what was learned of it.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+
+use rustix::fs::{FileType, OFlags};
+use rustix::io::Errno;
+
+use crate::buf::IoBufMut;
+use crate::calls::{is_in_memory, read_nowait, write_nowait};
+use crate::decide::{Attempt, CallMode, CallSupport, FileHint};
+use crate::transfer::{read_plainly, read_vectored_plainly};
+
+/// Flags of files that wait, or bypass the cache.
+const WAITS: OFlags = OFlags::DIRECT.union(OFlags::SYNC).union(OFlags::DSYNC);
+/// The same for files that are written: between the two parts of a split write others may append.
+const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
+
+/// The plain calls that read and write one open file without waiting; learned from their results, by any
+/// thread. By default nothing is known of the file, and the first transfer looks at its flags.
+///
+/// Reads and writes refuse to wait (`RWF_NOWAIT`); on file systems in memory, which do not support that flag,
+/// they are ordinary calls. A place is an offset, or with `None` the file's position, which moves.
+///
+/// All methods return `None` where the call would wait, or where it was not tried, since earlier ones would
+/// have waited: the operation takes another route.
+///
+/// # Examples
+/// ```
+/// use std::io::IoSliceMut;
+/// use std::os::fd::AsFd;
+///
+/// use sakia_driver::FileCalls;
+///
+/// let file = std::fs::File::open("Cargo.toml")?;
+/// let calls = FileCalls::default();
+/// let mut bytes = [0; 9];
+/// match calls.read(file.as_fd(), &mut [IoSliceMut::new(&mut bytes)], Some(0)) {
+///     Some(count) => assert_eq!(&bytes[..count?], b"[package]"),
+///     None => println!("a thread has to read it"),
+/// }
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Debug, Default)]
+pub struct FileCalls {
+    reads: FileHint,
+    writes: FileHint,
+}
+
+impl FileCalls {
+    /// Returns the calls of a file that was opened with these flags.
+    ///
+    /// # Examples
+    /// ```
+    /// use rustix::fs::OFlags;
+    /// use sakia_driver::FileCalls;
+    ///
+    /// let calls = FileCalls::with_flags(OFlags::APPEND);
+    /// # drop(calls);
+    /// ```
+    pub fn with_flags(flags: OFlags) -> Self {
+        let [reads, writes] =
+            [WAITS, WRITE_WAITS].map(|waits| FileHint::new(support(flags, waits)));
+        Self { reads, writes }
+    }
+
+    /// Returns the calls of a file in memory that was opened with none of `O_APPEND`, `O_DIRECT` and the
+    /// like.
+    ///
+    /// # Examples
+    /// As [`with_flags`](Self::with_flags).
+    pub fn in_memory() -> Self {
+        let hint = || FileHint::new(CallSupport::Any);
+        Self { reads: hint(), writes: hint() }
+    }
+
+    /// Reads the available bytes into parts that are not all empty. `None` when the file may have more bytes
+    /// than that.
+    ///
+    /// # Errors
+    /// As `preadv2(2)`.
+    ///
+    /// # Examples
+    /// See [`FileCalls`].
+    #[inline]
+    pub fn read(
+        &self,
+        fd: BorrowedFd<'_>,
+        parts: &mut [IoSliceMut<'_>],
+        at: Option<u64>,
+    ) -> Option<io::Result<usize>> {
+        self.read_by(fd, at, |mode| match (mode, at) {
+            (CallMode::NonBlocking, _) => read_nowait(fd, parts, at),
+            (CallMode::Blocking, Some(offset)) => {
+                Attempt::of(rustix::io::preadv(fd, parts, offset))
+            }
+            (CallMode::Blocking, None) => Attempt::of(rustix::io::readv(fd, parts)),
+        })
+    }
+
+    /// As [`read`](Self::read), into up to `most` bytes of a buffer's room, which must not be empty.
+    ///
+    /// # Errors
+    /// As `preadv2(2)`.
+    ///
+    /// # Examples
+    /// See [`FileCalls`].
+    #[inline]
+    pub fn read_into<T: IoBufMut>(
+        &self,
+        fd: BorrowedFd<'_>,
+        buf: &mut T,
+        most: usize,
+        at: Option<u64>,
+    ) -> Option<io::Result<usize>> {
+        self.read_by(fd, at, |mode| Attempt::of(errno_of(read_plainly(fd, buf, most, at, mode))))
+    }
+
+    /// As [`read`](Self::read), into several buffers, some of which must have room.
+    ///
+    /// # Errors
+    /// As `preadv2(2)`.
+    ///
+    /// # Examples
+    /// See [`FileCalls`].
+    pub fn read_into_all<T: IoBufMut>(
+        &self,
+        fd: BorrowedFd<'_>,
+        bufs: &mut [T],
+        at: Option<u64>,
+    ) -> Option<io::Result<usize>> {
+        self.read_by(fd, at, |mode| {
+            Attempt::of(errno_of(read_vectored_plainly(fd, bufs, at, mode)))
+        })
+    }
+
+    /// Reads by a call that asks for at least one byte.
+    #[inline]
+    fn read_by(
+        &self,
+        fd: BorrowedFd<'_>,
+        at: Option<u64>,
+        mut call: impl FnMut(CallMode) -> Result<Attempt<usize>, Errno>,
+    ) -> Option<io::Result<usize>> {
+        let mut mode = CallMode::NonBlocking;
+        let result = transfer(&self.reads, fd, WAITS, |used| {
+            mode = used;
+            call(used)
+        });
+        match result? {
+            // The end of the file, or only of the bytes that can be had without waiting.
+            Ok(0) if mode == CallMode::NonBlocking => is_end(fd, at).then_some(Ok(0)),
+            result => Some(result),
+        }
+    }
+
+    /// Writes as much as is possible without waiting. `None` when that may be nothing.
+    ///
+    /// # Errors
+    /// As `pwritev2(2)`.
+    ///
+    /// # Examples
+    /// See [`FileCalls`].
+    #[inline]
+    pub fn write(
+        &self,
+        fd: BorrowedFd<'_>,
+        parts: &[IoSlice<'_>],
+        at: Option<u64>,
+    ) -> Option<io::Result<usize>> {
+        transfer(&self.writes, fd, WRITE_WAITS, |mode| match (mode, at) {
+            (CallMode::NonBlocking, _) => write_nowait(fd, parts, at),
+            (CallMode::Blocking, Some(offset)) => {
+                Attempt::of(rustix::io::pwritev(fd, parts, offset))
+            }
+            (CallMode::Blocking, None) => Attempt::of(rustix::io::writev(fd, parts)),
+        })
+    }
+
+    /// Returns whether a regular file has more bytes from this place on. False for a FIFO and the like, which
+    /// cannot tell.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::AsFd;
+    ///
+    /// use sakia_driver::FileCalls;
+    ///
+    /// let file = std::fs::File::open("Cargo.toml")?;
+    /// assert!(FileCalls::has_more(file.as_fd(), Some(0)));
+    /// assert!(!FileCalls::has_more(file.as_fd(), Some(1 << 40)));
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[cold]
+    pub fn has_more(fd: BorrowedFd<'_>, at: Option<u64>) -> bool {
+        left(fd, at).is_some_and(|left| left > 0)
+    }
+}
+
+/// Returns the support of a file with these flags; a flag among `waits` makes it block.
+fn support(flags: OFlags, waits: OFlags) -> CallSupport {
+    if flags.intersects(waits) { CallSupport::None } else { CallSupport::NonBlocking }
+}
+
+/// Makes a transfer if it does not block: not on files with a flag among `waits`.
+#[inline]
+fn transfer(
+    hint: &FileHint,
+    fd: BorrowedFd<'_>,
+    waits: OFlags,
+    mut call: impl FnMut(CallMode) -> Result<Attempt<usize>, Errno>,
+) -> Option<io::Result<usize>> {
+    if hint.support() == CallSupport::Unknown {
+        let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(waits);
+        hint.set_support(support(flags, waits));
+    }
+    let mode = hint.mode()?;
+    match call(mode) {
+        Ok(Attempt::Done(count)) => {
+            hint.hit();
+            Some(Ok(count))
+        }
+        Ok(Attempt::WouldBlock) => {
+            hint.missed();
+            None
+        }
+        Ok(Attempt::Unsupported) => {
+            hint.refused(mode, || is_in_memory(fd));
+            let mode = hint.mode()?;
+            match call(mode) {
+                Ok(Attempt::Done(count)) => Some(Ok(count)),
+                _ => None,
+            }
+        }
+        Err(errno) => Some(Err(errno.into())),
+    }
+}
+
+/// Returns the errno of a call's result.
+#[inline]
+fn errno_of(result: io::Result<usize>) -> Result<usize, Errno> {
+    result.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
+}
+
+/// Returns whether a position is at or beyond the end of the file.
+#[cold]
+fn is_end(fd: BorrowedFd<'_>, at: Option<u64>) -> bool {
+    left(fd, at) == Some(0)
+}
+
+/// Returns the bytes from a place to the end of a regular file; `None` for other files, which have no known
+/// end.
+fn left(fd: BorrowedFd<'_>, at: Option<u64>) -> Option<u64> {
+    let stat = rustix::fs::fstat(fd).ok()?;
+    let is_regular = FileType::from_raw_mode(stat.st_mode).is_file();
+    let size = is_regular.then(|| u64::try_from(stat.st_size).ok()).flatten()?;
+    let at = at.map_or_else(|| rustix::fs::tell(fd), Ok).ok()?;
+    Some(size.saturating_sub(at))
+}
