@@ -103,6 +103,7 @@ const WANTED: &[Wanted] = &[
             "/dev/",
             "/proc/self/comm",
             "/proc/self/environ",
+            "/proc/kallsyms",
             "namespace",
         ],
         operation: &["poll 0x2"],
@@ -121,7 +122,22 @@ const WANTED: &[Wanted] = &[
         driven: |answer| is(answer, &Ok("256".into())),
         reason: "without a way to refuse to wait, a write is as long as the room that readiness promises",
     },
+    Wanted {
+        kinds: &["/proc/kallsyms", CHANGED],
+        operation: &["read of 4096"],
+        is_on_ring: true,
+        is_on_epoll: false,
+        plain: |answer| bytes_of(answer).is_some_and(|bytes| (1..4096).contains(&bytes)),
+        driven: |answer| bytes_of(answer) == Some(4096),
+        reason: "a file of records gives whole ones at a call, and a ring calls it until the buffer is full",
+    },
 ];
+
+/// Returns the number of bytes that a read has told.
+fn bytes_of(answer: &Answer) -> Option<usize> {
+    let Answer::Told(Ok(text)) = answer else { return None };
+    text.split_once(' ')?.0.parse().ok()
+}
 
 fn is(answer: &Answer, told: &Told) -> bool {
     matches!(answer, Answer::Told(it) if it == told)
