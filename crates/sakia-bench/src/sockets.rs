@@ -196,7 +196,7 @@ pub struct Options {
     pub cells: Vec<Cell>,
     /// The costs of a host call besides its system call, in microseconds.
     pub exits_us: Vec<u64>,
-    /// Calls, or requests, of a run; `None`: enough for about 0.4 s of `plain`.
+    /// Calls, or requests, of a run; `None`: enough for about half a second of `plain`.
     pub operations: Option<u64>,
     /// Take fewer cells and exits, and less work.
     pub quick: bool,

@@ -54,8 +54,8 @@
 //! # Ways
 //!
 //! Each operation takes one of three ways, and a counter per way counts it ([`KindCounters`]):
-//! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll. Receives of streams that go
-//!   by [readiness](Streams) wait in epoll beside a ring, too.
+//! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll. Receives of streams that
+//!   go by [readiness](Streams) wait in epoll beside a ring, too.
 //! - A *plain call*: a system call, made by the driver's thread at once. A driver makes none until
 //!   [`set_bypass`](Handle::set_bypass) sets a [`Rule`] for each kind of operation. The default [`Rules`]
 //!   read bytes that the page cache holds, and look up names that the name cache holds, by calls that fail
