@@ -106,8 +106,8 @@ impl RingSender {
         }
     }
 
-    /// Enters, waits for a completion, and counts all completions. Returns the result of a send, if there is
-    /// one.
+    /// Waits for a completion, and counts up to [`BATCH`] of those that are there. Enters only if none is
+    /// there or an entry is pending. Returns the result of a send, if there is one.
     fn fetch(&mut self) -> io::Result<Option<io::Result<u32>>> {
         if self.ring.cq_ready() == 0 || self.ring.sq_pending() > 0 {
             self.counts.enters += 1;

@@ -90,8 +90,8 @@ pub struct Ratio {
     pub wall: f64,
     /// Median of the ratios of processor time.
     pub cpu: f64,
-    /// The interval that contains the median of `wall` with 95 % probability; `None` for fewer than
-    /// [`stats::INTERVAL_MIN`] runs.
+    /// The interval that contains the median of all possible ratios of wall time with 95 % probability;
+    /// `None` for fewer than [`stats::INTERVAL_MIN`] pairs of runs.
     pub ci95: Option<[f64; 2]>,
     /// The same for `cpu`.
     pub ci95_cpu: Option<[f64; 2]>,

@@ -177,7 +177,8 @@ impl fmt::Debug for Entry<'_> {
 struct Walk<V>(V);
 
 impl<V: Fn(Entry<'_>) + Send + Sync + 'static> Walk<V> {
-    /// Visits an entry whose kind may be unknown.
+    /// Visits an entry whose kind may be unknown, unless it is a directory: that is visited when it is
+    /// entered.
     fn look(&self, fiber: &mut Fiber<Self>, mut entry: Entry<'_>) -> Next {
         if entry.kind == FileType::Unknown {
             fiber.tally.counters.plain_calls += 1;

@@ -54,12 +54,13 @@
 //! # Ways
 //!
 //! Each operation takes one of three ways, and a counter per way counts it ([`KindCounters`]):
-//! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll.
+//! - The *queue*: an entry of the ring; without a ring, a thread or a wait in epoll. Receives of streams that
+//!   go by [readiness](Streams) wait in epoll beside a ring, too.
 //! - A *plain call*: a system call, made by the driver's thread at once. A driver makes none until
 //!   [`set_bypass`](Handle::set_bypass) sets a [`Rule`] for each kind of operation. The default [`Rules`]
 //!   read bytes that the page cache holds, and look up names that the name cache holds, by calls that fail
 //!   instead of blocking. On a file system without such calls they are timed, and suspended for a while after
-//!   slow ones. A turn makes a limited number of plain calls; further operations wait for the next turn.
+//!   slow ones. A turn makes a limited number of plain calls; further operations go to the queue or wait.
 //!   [`without_bypass`](Handle::without_bypass) ignores the rules.
 //! - A *lane* of threads ([`Lane`]): the bounded lane for operations that no ring has, the elastic lane for
 //!   operations that may wait for ever, such as on network file systems and FUSE. A driver on a ring starts

@@ -1,8 +1,8 @@
 //! The cell of a task: one allocation with its state, its future and its outcome.
 //!
-//! A task belongs to one thread, its *home*. There its future is polled and dropped, and its state changes
-//! without an atomic operation. Other threads leave messages: they set flags in the cell and send a [`Mail`]
-//! home. The story of a cell:
+//! A task belongs to one thread, its *home*. There its future is polled, and then dropped, and its state
+//! changes without an atomic operation. Other threads leave messages: they set flags in the cell and send a
+//! [`Mail`] home. The story of a cell:
 //! 1. `spawn` makes it at home: a [`Runnable`] and a [`Task`](crate::Task), its handle, have a reference
 //!    each. Or another thread makes it (`spawn_to`): a mail that is [`NEW`] takes the place of the
 //!    runnable.

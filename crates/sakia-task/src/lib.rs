@@ -44,16 +44,16 @@
 //!   thread.
 //!
 //! # Threads
-//! The task belongs to the thread that it is started on, or [for](spawn_to): there it is polled and dropped,
-//! and there starting, waking, polling and awaiting it costs no atomic read-modify-write, but for one when it
-//! ends and its handle is still there. Wakers are `Send`, and so is the handle if the value is: other threads
-//! send [`Mail`], which the task's own opens.
+//! The task belongs to the thread that it is started on, or [for](spawn_to): there it is polled, and then
+//! dropped, and there starting, waking, polling and awaiting it costs no atomic read-modify-write, but for
+//! one when it ends and its handle is still there. Wakers are `Send`, and so is the handle if the value is:
+//! other threads send [`Mail`], which the task's own opens.
 //!
 //! A panic of the future is an [`Outcome`] of the task. One of its destructor is kept.
 //!
 //! Its own thread may be gone: wakers that are left do no harm, and the last of them frees the memory. The
-//! future is dropped by the thread that has it in its queue. An executor that ends has to wake all its
-//! tasks for that, and drop its queue.
+//! future is dropped by the thread that has it in its queue, or drops the mail of a new task. An executor
+//! that ends has to wake all its tasks for that, and drop its queue.
 
 mod cell;
 mod count;

@@ -40,7 +40,7 @@ pub const QUARANTINE_BYTES: usize = 16 << 30;
 
 /// Bytes in pages of their own; see the [module](self).
 ///
-/// Begins at a page boundary, as direct I/O requires, and with zeros. The bytes keep their address when the
+/// Begins at a page boundary, enough for direct I/O, and with zeros. The bytes keep their address when the
 /// value moves. On drop the pages become inaccessible and go to a quarantine that all such buffers share.
 #[derive(Debug)]
 pub struct GuardedBuffer {

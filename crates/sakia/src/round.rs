@@ -10,9 +10,9 @@
 //!    2, 4 and so on polls, up to every [`POLLS_STRIDE`]th; and [`SUBMIT_TIME`] is enough if the kernel has
 //!    no more operations than wait to be submitted, so that a device works while tasks compute.
 //! 3. These loads also show a due timer where the driver can set an [alarm](Driver::set_alarm): on the ring a
-//!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set only in a round of more than
-//!    [`CLOCK_LOOKS`] polls or plain calls; before that the clock is read after each poll. So threads that
-//!    wait a lot and work little set no alarm.
+//!    timeout of the kernel, which sets `IORING_SQ_TASKRUN`. The alarm is set after
+//!    [`CLOCK_LOOKS`] polls with an unwatched timer, or in a turn of as many plain calls; before that the
+//!    clock is read after each poll. So threads that wait a lot and work little set no alarm.
 //! 4. Epoll reports nothing without a system call. There the clock is read every few polls: after each one
 //!    while polls take long, else less and less often, up to every [`POLLS_STRIDE`]th.
 //! 5. A single poll may go on for long: the task starts one operation after another, each of which is done at

@@ -267,8 +267,8 @@ fn read_directory(runtime: &Runtime, path: &Path) -> (Kinds, u64) {
 /// The entries of several batches, so that a peak is that of one batch.
 const FEW: u64 = 10_000;
 /// Returns the maximum number of bytes that a directory of any size may take at a time: those of a batch, the
-/// memory of one entry, and what a read of the table of mounts takes on this machine, which an open makes when
-/// the table has changed.
+/// memory of one entry, and what a read of the table of mounts takes on this machine, which an open makes
+/// when the table has changed.
 fn directory_bytes() -> u64 {
     let (table, bytes) = measure_peak(MountTable::read);
     table.unwrap();

@@ -11,7 +11,7 @@ const PAGE_BYTES: usize = 4096;
 #[repr(C, align(4096))]
 struct Page([u8; PAGE_BYTES]);
 
-/// Bytes in an allocation of their own, which begins at a page boundary, as `O_DIRECT` requires. Their
+/// Bytes in an allocation of their own, which begins at a multiple of 4 KiB, enough for `O_DIRECT`. Their
 /// number is fixed.
 pub struct Buf {
     pages: Vec<Page>,

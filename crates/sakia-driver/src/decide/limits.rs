@@ -152,7 +152,7 @@ pub const ROUND_TIME: Duration = Duration::from_micros(500);
 /// The same if most operations in flight are not submitted yet: some twenty times the time of a submission.
 pub const SUBMIT_TIME: Duration = Duration::from_micros(50);
 
-/// Readings of the clock for timers in one round, before an alarm is set.
+/// Readings of the clock for timers in one round, or plain calls in its turn, before an alarm is set.
 pub const CLOCK_LOOKS: u32 = 8;
 
 /// The most polls between two readings of the clock, on a backend that reports nothing without a system call.

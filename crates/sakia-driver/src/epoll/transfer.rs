@@ -19,8 +19,8 @@
 //!
 //! A try that moves fewer bytes than requested is done: the ring also returns the bytes moved at once.
 //!
-//! Offsets: streams have none. The ring ignores one on a pipe and refuses it on a socket; and it checks
-//! first that the offset is valid. The driver refuses such transfers before; see
+//! Offsets: streams have none. The ring ignores one on a pipe and refuses any but 0 on a socket; and it
+//! checks first that the offset is valid. The driver refuses all such transfers before; see
 //! [`refusal`](crate::refusal).
 //!
 //! Source: `preadv2(2)`, `pipe(7)`, `io_uring_prep_read(3)`.

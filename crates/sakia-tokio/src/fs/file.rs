@@ -91,7 +91,7 @@ struct Inner {
     read_start: usize,
     /// Memory of the last write, for reuse.
     spare: Vec<u8>,
-    /// The error of a write, kept for the next write or flush, since another call waited for the write.
+    /// The error of a write whose own call has returned already, kept for the next write or flush.
     write_error: Option<io::Error>,
     /// The result of a read that was not reported yet.
     read_ended: Option<io::Result<()>>,

@@ -424,7 +424,7 @@ pub struct Open {
     engine: Engine,
     path: PathBuf,
     options: OpenOptions,
-    /// `Some` if the file is open, but its peer at the other end has not come yet.
+    /// `Some` if it is a FIFO or a device, opened without waiting: a FIFO may have no writer yet.
     opened: Option<OwnedFd>,
 }
 

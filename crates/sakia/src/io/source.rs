@@ -577,7 +577,7 @@ pub struct Positional<F: AsyncReadAt> {
     gap: Option<Range<u64>>,
     /// The offset of the next read ahead.
     next: u64,
-    /// Set when the end was found. Until there are bytes again, reads are made one at a time.
+    /// Set when the end was found. Until there are bytes again, or a seek, reads are made one at a time.
     is_ended: bool,
 }
 

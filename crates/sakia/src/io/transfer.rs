@@ -8,9 +8,9 @@ use std::io;
 
 use sakia_driver::{BufResult, Fd, Handle, IoBuf, IoBufMut, PollEvents, Room, Slice};
 
-/// The least room that is added when reading to the end.
+/// The fewest bytes asked of a read beyond the expected end.
 const CHUNK_BYTES: usize = 8 << 10;
-/// The most room that is added when reading to the end.
+/// The most bytes asked of one read when reading to the end.
 const CHUNK_BYTES_MAX: usize = 1 << 20;
 
 /// Bytes to read at the expected end of the file.

@@ -317,8 +317,8 @@ impl Datagrams {
         })
     }
 
-    /// Receives one datagram, and those that have arrived by then. They fill the first of the buffers that
-    /// are returned.
+    /// Receives one datagram, and those that have arrived by then; after a batch of one it mostly looks for
+    /// no other, see [`Ahead`]. They fill the first of the buffers that are returned.
     pub(super) async fn recv_batch<T: IoBufMut>(
         &self,
         mut bufs: Vec<T>,

@@ -298,8 +298,8 @@ impl UdpSocket {
     /// system calls on a ring.
     ///
     /// Resolves to the received datagrams, one at least, and all buffers: the first ones are filled, in this
-    /// order. Datagrams that came for earlier receives are not mixed with those that arrive now: then there
-    /// may be fewer.
+    /// order. There may be fewer than have arrived: as long as datagrams come one at a time, most calls look
+    /// for no second one, and those that came for earlier receives are not mixed with those that arrive now.
     ///
     /// # Cancel safety
     /// As [`recv`](UdpSocket::recv): dropping the future loses no datagram.

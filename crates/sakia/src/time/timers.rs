@@ -60,7 +60,8 @@ impl Timers {
     /// Returns timers on the driver's clock, if it `has_clock`, and on the system's otherwise.
     pub(crate) fn new(driver: &Driver, has_clock: bool) -> Self {
         let clock = if has_clock { Clock::Driver } else { Clock::Real };
-        // Earlier than the driver's zero by the time of a call. Only used if that clock is real.
+        // So `driver_origin` is earlier than the driver's zero by the time between the two readings. Only
+        // used if that clock is real.
         let now = Instant::now();
         Self {
             wheel: RefCell::new(Wheel::new()),

@@ -98,7 +98,7 @@ struct Shared {
     /// Its calls may never return.
     is_remote: bool,
     state: Mutex<State>,
-    /// Told when the writers have come that the performer waits for.
+    /// Told when the writers have come that the performer waits for, and of the final failure.
     gathered: Condvar,
 }
 
