@@ -397,7 +397,6 @@ kinds! {
     "terminal, hung up": Ok(Subject::alone(terminal()?.1));
     "/proc/self/comm": path("/proc/thread-self/comm", OFlags::RDWR);
     "/proc/self/environ": path("/proc/self/environ", OFlags::RDONLY);
-    "/proc/kallsyms": path("/proc/kallsyms", OFlags::RDONLY);
     "/proc/self/mounts": path("/proc/self/mounts", OFlags::RDONLY);
     "/sys": path("/sys/kernel/mm/transparent_hugepage/enabled", OFlags::RDONLY);
     "FIFO, to write": {

