@@ -57,14 +57,14 @@ pub struct Mount {
     /// The alignment of direct I/O; 0: unsupported, `null`: unknown.
     direct_memory_align: Option<u32>,
     direct_offset_align: Option<u32>,
-    /// The driver's way of small buffered reads and writes; `null`: unknown before the first.
-    reads: Option<Way>,
-    writes: Option<Way>,
+    /// The driver's route of small buffered reads and writes; `null`: unknown before the first.
+    reads: Option<MountRoute>,
+    writes: Option<MountRoute>,
     /// Plain calls have been slow, and are not made for a while.
     is_slow: bool,
     /// For the human layout: the kind of the driver's queue.
     #[serde(skip)]
-    queue: Way,
+    queue: MountRoute,
 }
 
 /// A path that could not be looked up.
@@ -92,10 +92,10 @@ fn word(support: Support) -> Option<&'static str> {
     }
 }
 
-/// The way of an operation.
+/// The route of a small transfer on a mount, as a user sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Way {
+enum MountRoute {
     /// A non-blocking plain call; if it would block, the queue.
     Nowait,
     /// A timed plain call, not made for a while after slow ones.
@@ -104,7 +104,7 @@ enum Way {
     Thread,
 }
 
-impl Way {
+impl MountRoute {
     fn of(route: Route, queue: Self) -> Self {
         match route {
             Route::Now(CallMode::NonBlocking) => Self::Nowait,
@@ -128,7 +128,8 @@ pub fn gather(places: &[Place], backend: Option<Auto>) -> (Vec<Mount>, Vec<Failu
     let Some(backend) = backend.or_else(poll) else {
         return (Vec::new(), failures);
     };
-    let queue = if matches!(backend, Auto::Uring(_)) { Way::Ring } else { Way::Thread };
+    let queue =
+        if matches!(backend, Auto::Uring(_)) { MountRoute::Ring } else { MountRoute::Thread };
     let driver = Driver::new(backend);
     driver.set_bypass(Bypass::Rules(Rules::default()));
     for place in places {
@@ -185,7 +186,7 @@ impl Candidate {
     }
 
     /// Tries everything that is safe, and returns the driver's conclusions.
-    fn examine(&self, driver: &Driver, table: &MountTable, queue: Way) -> Mount {
+    fn examine(&self, driver: &Driver, table: &MountTable, queue: MountRoute) -> Mount {
         let is_remote = self.facts(driver).is_remote;
         let (mut not_tried, mut alignment) = (None, None);
         if is_remote {
@@ -206,15 +207,15 @@ impl Candidate {
             None => table.find_by_device(self.device),
         };
         let [nowait_read, nowait_write] = [facts.nowait_read, facts.nowait_write].map(word);
-        let way = |answer: Option<&str>, route| {
-            (is_remote || answer.is_some()).then(|| Way::of(route, queue))
+        let route_of = |answer: Option<&str>, route| {
+            (is_remote || answer.is_some()).then(|| MountRoute::of(route, queue))
         };
         Mount {
             mount_point: entry.map(|entry| lossy(entry.point.as_os_str())),
             source: entry.map(|entry| lossy(&entry.source)),
             device: format!("{}:{}", major(self.device), minor(self.device)),
-            reads: way(nowait_read, facts.read_route()),
-            writes: way(nowait_write, facts.write_route()),
+            reads: route_of(nowait_read, facts.read_route()),
+            writes: route_of(nowait_write, facts.write_route()),
             file_system: facts.file_system,
             is_remote,
             paths: self.paths.iter().map(|(path, _)| lossy(path.as_os_str())).collect(),
@@ -343,13 +344,15 @@ impl fmt::Display for Mount {
 }
 
 impl Mount {
-    fn words(&self, way: Option<Way>) -> String {
+    fn words(&self, route: Option<MountRoute>) -> String {
         let queue = self.queue.noun();
-        match way {
+        match route {
             None => "known after the first one".to_owned(),
-            Some(Way::Nowait) => format!("plain call that refuses to wait, else {queue}"),
-            Some(Way::Timed) if self.is_slow => format!("{queue}: plain calls have just been slow"),
-            Some(Way::Timed) => format!("plain call, timed; {queue} for a while if slow"),
+            Some(MountRoute::Nowait) => format!("plain call that refuses to wait, else {queue}"),
+            Some(MountRoute::Timed) if self.is_slow => {
+                format!("{queue}: plain calls have just been slow")
+            }
+            Some(MountRoute::Timed) => format!("plain call, timed; {queue} for a while if slow"),
             Some(other) => other.noun().to_owned(),
         }
     }
@@ -373,10 +376,10 @@ mod tests {
             not_tried: Some("another machine or process serves it".to_owned()),
             direct_memory_align: None,
             direct_offset_align: None,
-            reads: Some(Way::of(Route::Lane(sakia_driver::Lane::Elastic), Way::Ring)),
-            writes: Some(Way::Thread),
+            reads: Some(MountRoute::of(Route::Lane(sakia_driver::Lane::Elastic), MountRoute::Ring)),
+            writes: Some(MountRoute::Thread),
             is_slow: false,
-            queue: Way::Ring,
+            queue: MountRoute::Ring,
         };
         let text = facts.to_string();
         assert!(text.contains("reads               a thread\n"), "{text}");

@@ -91,7 +91,7 @@ impl Copy {
             target: target.as_fd(),
             buf,
             ranges: Ranges::new(Rest::of(size, has_holes)),
-            way: None,
+            method: None,
             can_offer: None,
             large: None,
             position: 0,
@@ -126,7 +126,7 @@ impl Copy {
             target: files.target.as_fd(),
             buf: &mut buf,
             ranges: help.ranges(),
-            way: None,
+            method: None,
             can_offer: None,
             large: None,
             position: 0,
@@ -154,8 +154,8 @@ struct Run<'a> {
     target: BorrowedFd<'a>,
     buf: &'a mut AlignedBuf,
     ranges: Ranges,
-    /// The way of the last range, and its end.
-    way: Option<(Way, u64)>,
+    /// The method of the last range, and its end.
+    method: Option<(Method, u64)>,
     /// Helpers are of use, if known.
     can_offer: Option<bool>,
     /// A larger buffer for a file with helpers.
@@ -174,7 +174,7 @@ struct Run<'a> {
 
 /// The system call that moves the contents.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum Method {
     /// `copy_file_range(2)`, with which file systems copy internally.
     Range,
     /// `sendfile(2)`: between page caches.
@@ -224,12 +224,12 @@ impl Run<'_> {
     /// Only reads are done at the same time, so helpers are of use between page caches. A file system that
     /// copies a range by itself, or a disk that must be read, needs none. In memory, making pages takes most
     /// of the time, and is done under the file's lock.
-    fn share(&mut self, way: Way) {
+    fn share(&mut self, method: Method) {
         let Self { fiber, ranges, source, target, can_offer, entry: Some(entry), .. } = self else {
             return;
         };
         let rest = || {
-            let is_cached = way == Way::Send || ranges.is_shared();
+            let is_cached = method == Method::Send || ranges.is_shared();
             let may = is_cached && *can_offer.get_or_insert_with(|| !is_in_memory(*target));
             if may { ranges.offer(*entry, source.as_fd(), *target) } else { None }
         };
@@ -238,9 +238,9 @@ impl Run<'_> {
 
     /// Copies from `offset` to `end`, or to the end of the file. Returns the end of the copied range.
     async fn range(&mut self, mut offset: u64, end: Option<u64>) -> Result<u64> {
-        let mut way = match self.way {
-            Some((way, end)) if end == offset => way,
-            _ => self.first_way(offset),
+        let mut method = match self.method {
+            Some((method, end)) if end == offset => method,
+            _ => self.first_method(offset),
         };
         loop {
             let left = end.map_or(u64::MAX, |end| end - offset);
@@ -248,13 +248,13 @@ impl Run<'_> {
                 break;
             }
             self.fiber.go_on().at_source("copy")?;
-            self.share(way);
+            self.share(method);
             if self.ranges.is_shared() {
-                way = Way::Buffer;
+                method = Method::Buffer;
             }
-            let count = match way {
-                Way::Buffer => Some(self.by_buffer(offset, left).await?),
-                way => self.by_kernel(way, offset, left)?,
+            let count = match method {
+                Method::Buffer => Some(self.by_buffer(offset, left).await?),
+                method => self.by_kernel(method, offset, left)?,
             };
             match count {
                 Some(0) => break,
@@ -263,29 +263,29 @@ impl Run<'_> {
                     self.told += count;
                     self.fiber.crew().progress.add_bytes(count);
                 }
-                None if way == Way::Range => way = Way::Send,
-                None => way = Way::Buffer,
+                None if method == Method::Range => method = Method::Send,
+                None => method = Method::Buffer,
             }
             sakia::yield_now().await;
         }
-        self.way = Some((way, offset));
+        self.method = Some((method, offset));
         Ok(offset)
     }
 
-    /// Returns the best way that was not refused. For uncached contents the kernel would wait for a disk.
-    fn first_way(&mut self, offset: u64) -> Way {
+    /// Returns the best method that was not refused. For uncached contents the kernel would wait for a disk.
+    fn first_method(&mut self, offset: u64) -> Method {
         let is_refused = |refused: &AtomicBool| refused.load(Ordering::Relaxed);
         let is_read = self.copy.options.sparse == Sparse::Always || self.ranges.is_shared();
         if is_read || !self.is_cached(offset) {
-            Way::Buffer
+            Method::Buffer
         } else if !is_refused(&self.learned.no_range) && self.copy.options.reflink != Reflink::Never
         {
             // Some file systems share blocks for it.
-            Way::Range
+            Method::Range
         } else if !is_refused(&self.learned.no_send) {
-            Way::Send
+            Method::Send
         } else {
-            Way::Buffer
+            Method::Buffer
         }
     }
 
@@ -300,9 +300,9 @@ impl Run<'_> {
 
     /// Copies within the kernel. `None` if that is impossible between these files; a refusal that holds for
     /// all files of these file systems is remembered.
-    fn by_kernel(&mut self, way: Way, offset: u64, left: u64) -> Result<Option<u64>> {
+    fn by_kernel(&mut self, method: Method, offset: u64, left: u64) -> Result<Option<u64>> {
         let len = usize::try_from(left).unwrap_or(usize::MAX).min(self.part);
-        if way == Way::Send && self.position != offset {
+        if method == Method::Send && self.position != offset {
             self.fiber.tally.counters.plain_calls += 1;
             if kernel::seek(self.target, SeekFrom::Start(offset)).is_err() {
                 return Ok(None);
@@ -311,8 +311,8 @@ impl Run<'_> {
         self.fiber.tally.counters.plain_calls += 1;
         let begin = Instant::now();
         let (source, mut from, mut to) = (self.source.as_fd(), offset, offset);
-        let copied = retry_on_intr(|| match way {
-            Way::Send => kernel::sendfile(self.target, source, Some(&mut from), len),
+        let copied = retry_on_intr(|| match method {
+            Method::Send => kernel::sendfile(self.target, source, Some(&mut from), len),
             _ => kernel::copy_file_range(source, Some(&mut from), self.target, Some(&mut to), len),
         });
         self.took(begin.elapsed());
@@ -322,7 +322,7 @@ impl Run<'_> {
             Ok(count) => Some(count as u64),
             Err(Errno::XDEV | Errno::NOSYS | Errno::OPNOTSUPP) => {
                 let Learned { no_range, no_send, .. } = self.learned;
-                let refused = if way == Way::Send { no_send } else { no_range };
+                let refused = if method == Method::Send { no_send } else { no_range };
                 refused.store(true, Ordering::Relaxed);
                 None
             }
@@ -330,7 +330,7 @@ impl Run<'_> {
             Err(Errno::INVAL | Errno::PERM | Errno::TXTBSY | Errno::BADF | Errno::IO) => None,
             Err(errno) => return Err(EntryError::target("write", errno)),
         };
-        if way == Way::Send {
+        if method == Method::Send {
             self.position = offset + count.unwrap_or(0);
         }
         Ok(count)

@@ -37,7 +37,7 @@ use super::lanes::{Job, Limits, Pool};
 use super::multishot;
 use super::registry::{INBOX, Registry, Watch};
 use super::sleep::{EVENTS, Sleep, Sleeper};
-use super::transfer::{FileClass, Try, Ways, poll_now};
+use super::transfer::{FileClass, Means, Try, poll_now};
 use crate::call::{Call, Request, SocketCall, System, Transfer, Verb, Victims, failed, outcome};
 use crate::counters::{KindCounters, OpKind};
 use crate::decide::Lane;
@@ -71,7 +71,7 @@ pub(super) struct Machine {
     pub(super) kinds: [KindCounters; OpKind::COUNT],
     /// Room for the inbox's results.
     results: Vec<(u64, Outcome)>,
-    ways: Ways,
+    means: Means,
 }
 
 impl Machine {
@@ -79,11 +79,11 @@ impl Machine {
         queue: Queue<Request>,
         limits: Limits,
         inbox: Arc<Inbox>,
-        ways: Option<Ways>,
+        means: Option<Means>,
     ) -> io::Result<Self> {
         Ok(Self {
             registry: Registry::new(inbox.event())?,
-            ways: ways.unwrap_or_else(|| Ways::probe(inbox.event())),
+            means: means.unwrap_or_else(|| Means::probe(inbox.event())),
             pool: Pool::new(limits, Arc::clone(&inbox)),
             queue,
             inbox,
@@ -356,7 +356,7 @@ impl Machine {
             || self
                 .registry
                 .find(raw)
-                .is_none_or(|place| self.registry.watch(place).way(direction).queue.is_empty());
+                .is_none_or(|place| self.registry.watch(place).queue(direction).ids.is_empty());
         let tried = if is_first { self.attempt(request, raw, class).0 } else { Try::WouldBlock };
         match tried {
             Try::Done(res) => {
@@ -395,7 +395,7 @@ impl Machine {
         }
         let is_own = request.call.depends_on_mode() && self.registry.is_own(raw);
         // SAFETY: the request is not completed, so its memory is lent.
-        let tried = unsafe { request.call.try_now(class, self.ways, is_own) };
+        let tried = unsafe { request.call.try_now(class, self.means, is_own) };
         match tried {
             Try::Done(_) => self.count(request.kind).inline += 1,
             Try::WouldBlock => self.count(request.kind).would_block += 1,
@@ -520,10 +520,10 @@ impl Machine {
         let was_idle = self.registry.watch(place).is_idle();
         let mut was_fruitful = false;
         if ready.intersects(ALWAYS | EventFlags::IN) {
-            was_fruitful |= self.run_way(place, Direction::Read);
+            was_fruitful |= self.run_queue(place, Direction::Read);
         }
         if ready.intersects(ALWAYS | EventFlags::OUT) {
-            was_fruitful |= self.run_way(place, Direction::Write);
+            was_fruitful |= self.run_queue(place, Direction::Write);
         }
         let &mut Watch { raw, ref polls, .. } = self.registry.watch(place);
         let told = polls.iter().filter_map(|&(id, events)| {
@@ -547,17 +547,17 @@ impl Machine {
 
     /// Tries the operations of a queue, oldest first, until one must wait. Returns whether any made
     /// progress.
-    fn run_way(&mut self, place: usize, direction: Direction) -> bool {
+    fn run_queue(&mut self, place: usize, direction: Direction) -> bool {
         let mut was_fruitful = false;
         loop {
-            let way = self.registry.watch(place).way(direction);
-            let Some(&id) = way.queue.front().filter(|_| !way.is_busy) else {
+            let queue = self.registry.watch(place).queue(direction);
+            let Some(&id) = queue.ids.front().filter(|_| !queue.is_busy) else {
                 return was_fruitful;
             };
             let raw = self.registry.watch(place).raw;
             let Flight { request, stage: Stage::Waiting { class, .. }, .. } = self.flights[id]
             else {
-                unreachable!("an operation in a way waits to be tried")
+                unreachable!("an operation in a queue waits to be tried")
             };
             let (tried, took_some) = self.attempt(&request, raw, class);
             was_fruitful |= took_some;
@@ -592,7 +592,7 @@ impl Machine {
                     if request.call.goes_on() {
                         self.registry.rest_between(place, id);
                     }
-                    self.registry.watch(place).way(direction).is_busy = true;
+                    self.registry.watch(place).queue(direction).is_busy = true;
                     self.give_to_lane(Lane::Elastic, id, Work::when_ready(request.call, class));
                     return was_fruitful;
                 }
@@ -606,7 +606,7 @@ impl Machine {
             return;
         };
         for id in self.registry.members(place) {
-            if self.registry.watch(place).busy_way(id).is_some() {
+            if self.registry.watch(place).busy_queue(id).is_some() {
                 continue; // its memory is in use; it comes here again
             }
             self.registry.leave(place, id);
@@ -632,8 +632,8 @@ impl Machine {
             let res = outcome.into_result().unwrap_or(failed(Errno::AGAIN));
             return self.finish(id, res);
         };
-        let way = self.registry.watch(place).busy_way(id);
-        way.expect("a waiter that a lane tries is first in its way").is_busy = false;
+        let queue = self.registry.watch(place).busy_queue(id);
+        queue.expect("a waiter that a lane tries is first in its queue").is_busy = false;
         let mut res = outcome.into_result();
         let was_fruitful = res.is_some() || is_canceled;
         if let (Call::AcceptMany(_), Some(raw @ 0..)) = (request.call, res) {
@@ -698,12 +698,12 @@ impl Machine {
             Stage::Lane if self.pool.cancel(id) => self.finish(id, canceled),
             Stage::Lane => return Err(Errno::ALREADY),
             Stage::Polling { place } | Stage::Waiting { place, .. } => {
-                if let Some(way) = self.registry.watch(place).busy_way(id) {
+                if let Some(queue) = self.registry.watch(place).busy_queue(id) {
                     if !self.pool.cancel(id) {
                         self.flights.get_mut(id).is_canceled = true;
                         return Err(Errno::ALREADY);
                     }
-                    way.is_busy = false;
+                    queue.is_busy = false;
                 }
                 self.registry.leave(place, id);
                 self.finish(id, canceled);

@@ -76,7 +76,7 @@ use self::inbox::Inbox;
 use self::lanes::Limits;
 pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
-use self::transfer::Ways;
+use self::transfer::Means;
 use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
 use crate::call::{Call, Request};
 use crate::calls;
@@ -105,8 +105,8 @@ pub struct EpollOptions {
     sq_entries: u32,
     cq_entries: u32,
     limits: Limits,
-    /// Ways to try a stream; `None` to probe for them.
-    ways: Option<Ways>,
+    /// Means to try a stream; `None` to probe for them.
+    means: Option<Means>,
 }
 
 impl EpollOptions {
@@ -121,7 +121,7 @@ impl EpollOptions {
                 threads_max: [processors.saturating_mul(4).clamp(4, 32), 64],
                 idle: Duration::from_secs(10),
             },
-            ways: None,
+            means: None,
         }
     }
 
@@ -143,10 +143,10 @@ impl EpollOptions {
         self
     }
 
-    /// Sets the ways to try a stream.
+    /// Sets the means to try a stream.
     #[cfg(all(test, not(miri)))]
-    fn ways(mut self, ways: Ways) -> Self {
-        self.ways = Some(ways);
+    fn means(mut self, means: Means) -> Self {
+        self.means = Some(means);
         self
     }
 }
@@ -215,14 +215,14 @@ impl Epoll {
     /// # Examples
     /// See [`EpollOptions`](EpollOptions#examples).
     pub fn with_options(options: EpollOptions) -> io::Result<Self> {
-        let EpollOptions { sq_entries, cq_entries, limits, ways } = options;
+        let EpollOptions { sq_entries, cq_entries, limits, means } = options;
         if sq_entries == 0 || cq_entries < sq_entries || limits.threads_max.contains(&0) {
             return Err(Errno::INVAL.into());
         }
         let process = Process::current();
         let inbox = Arc::new(Inbox::new(process)?);
         let queue = Queue::new(sq_entries, cq_entries);
-        let machine = Machine::new(queue, limits, inbox, ways)?;
+        let machine = Machine::new(queue, limits, inbox, means)?;
         Ok(Self {
             machine,
             process,

@@ -67,7 +67,7 @@ pub(super) struct Watch {
     /// Distinguishes the files that had the descriptor, and the watches that had this place.
     generation: u32,
     /// By direction.
-    ways: [Way; 2],
+    queues: [WaitQueue; 2],
     /// Polling operations, with their events.
     pub(super) polls: Vec<(u64, u16)>,
     /// The descriptor is in the epoll set.
@@ -88,27 +88,27 @@ pub(super) struct Watch {
 
 /// Operations that wait for the same direction, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Way {
-    pub(super) queue: VecDeque<u64>,
+pub(super) struct WaitQueue {
+    pub(super) ids: VecDeque<u64>,
     /// A lane thread is trying the first one.
     pub(super) is_busy: bool,
 }
 
 impl Watch {
-    pub(super) fn way(&mut self, direction: Direction) -> &mut Way {
-        &mut self.ways[direction as usize]
+    pub(super) fn queue(&mut self, direction: Direction) -> &mut WaitQueue {
+        &mut self.queues[direction as usize]
     }
 
     /// Returns the queue of this operation, if a lane thread is trying it.
-    pub(super) fn busy_way(&mut self, id: u64) -> Option<&mut Way> {
-        self.ways.iter_mut().find(|way| way.is_busy && way.queue.front() == Some(&id))
+    pub(super) fn busy_queue(&mut self, id: u64) -> Option<&mut WaitQueue> {
+        self.queues.iter_mut().find(|queue| queue.is_busy && queue.ids.front() == Some(&id))
     }
 
     /// Returns the events needed by waiters.
     fn interest(&self) -> EventFlags {
         let mut interest = EventFlags::empty();
-        for (way, events) in self.ways.iter().zip([EventFlags::IN, EventFlags::OUT]) {
-            if !way.queue.is_empty() && !way.is_busy {
+        for (queue, events) in self.queues.iter().zip([EventFlags::IN, EventFlags::OUT]) {
+            if !queue.ids.is_empty() && !queue.is_busy {
                 interest |= events;
             }
         }
@@ -144,7 +144,7 @@ impl Watch {
 
     /// Returns the number of waiting operations.
     fn waiters(&self) -> usize {
-        self.polls.len() + self.ways.iter().map(|way| way.queue.len()).sum::<usize>()
+        self.polls.len() + self.queues.iter().map(|queue| queue.ids.len()).sum::<usize>()
     }
 }
 
@@ -212,7 +212,7 @@ impl Registry {
     pub(super) fn wait(&mut self, raw: i32, direction: Direction, id: u64) -> usize {
         let place = self.place(raw);
         self.watches[place].is_lasting |= self.is_own(raw);
-        self.watches[place].way(direction).queue.push_back(id);
+        self.watches[place].queue(direction).ids.push_back(id);
         self.waiters += 1;
         place
     }
@@ -270,10 +270,10 @@ impl Registry {
         let before = watch.waiters();
         watch.polls.retain(|(its, _)| *its != id);
         watch.going_on.retain(|its| *its != id);
-        for way in &mut watch.ways {
-            match way.queue.front() {
-                Some(first) if *first == id => drop(way.queue.pop_front()),
-                _ => way.queue.retain(|its| *its != id),
+        for queue in &mut watch.queues {
+            match queue.ids.front() {
+                Some(first) if *first == id => drop(queue.ids.pop_front()),
+                _ => queue.ids.retain(|its| *its != id),
             }
         }
         self.waiters -= before - watch.waiters();
@@ -283,7 +283,7 @@ impl Registry {
     pub(super) fn members(&self, place: usize) -> Vec<u64> {
         let watch = &self.watches[place];
         let polls = watch.polls.iter().map(|(id, _)| *id);
-        watch.ways.iter().flat_map(|way| way.queue.iter().copied()).chain(polls).collect()
+        watch.queues.iter().flat_map(|queue| queue.ids.iter().copied()).chain(polls).collect()
     }
 
     /// Removes a watch without waiters: its descriptor is about to be closed, or cannot be watched.
@@ -534,7 +534,7 @@ mod tests {
         registry.arm(place).unwrap();
         let all = EventFlags::IN | EventFlags::OUT | EventFlags::PRI;
         assert!(registry.watch(place).armed.contains(all));
-        registry.watch(place).way(Direction::Write).is_busy = true;
+        registry.watch(place).queue(Direction::Write).is_busy = true;
         assert_eq!(registry.watch(place).interest(), EventFlags::IN | EventFlags::PRI);
     }
 

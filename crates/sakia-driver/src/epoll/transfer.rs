@@ -126,9 +126,9 @@ impl Try {
     }
 }
 
-/// Ways to try; tests leave some out to reach the later ones.
+/// Means to try a stream; tests leave some out to reach the later ones.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ways {
+pub(super) struct Means {
     /// The kernel supports `RWF_NOWAIT`, if not for each file.
     pub(super) nowait: bool,
     pub(super) reopen: bool,
@@ -136,7 +136,7 @@ pub(super) struct Ways {
     pub(super) flags: bool,
 }
 
-impl Ways {
+impl Means {
     pub(super) const ALL: Self = Self { nowait: true, reopen: true, flags: true };
 
     /// Probes with an eventfd whose count is 0. Support of `RWF_NOWAIT` for eventfds does not matter: a
@@ -164,7 +164,7 @@ impl Transfer {
     /// # Safety
     ///
     /// - The memory is lent, and so is the descriptor.
-    pub(super) unsafe fn try_now(&self, class: FileClass, ways: Ways) -> Try {
+    pub(super) unsafe fn try_now(&self, class: FileClass, means: Means) -> Try {
         // SAFETY: the caller's promise.
         if class != FileClass::Other && !unsafe { self.is_offset_sane() } {
             return Try::Done(failed(Errno::INVAL));
@@ -181,14 +181,14 @@ impl Transfer {
             // SAFETY: as above.
             return Try::of(self.quietly(class, || unsafe { self.call(self.raw) }));
         }
-        if ways.nowait {
+        if means.nowait {
             // SAFETY: as above.
             if let Some(result) = unsafe { self.try_nowait(class) } {
                 return Try::of(result);
             }
         }
         // SAFETY: as above.
-        if let Some(errno) = unsafe { self.refusal(class, ways) } {
+        if let Some(errno) = unsafe { self.refusal(class, means) } {
             return Try::Done(failed(errno));
         }
         // SAFETY: as above.
@@ -208,7 +208,7 @@ impl Transfer {
             return Try::Done(failed(Errno::BADF));
         }
         // SAFETY: as above.
-        match ways.reopen.then(|| unsafe { self.reopen(class) }) {
+        match means.reopen.then(|| unsafe { self.reopen(class) }) {
             Some(Ok(again)) => {
                 // SAFETY: the caller's promise.
                 Try::of(self.quietly(class, || unsafe { self.call(again.as_raw_fd()) }))
@@ -286,13 +286,13 @@ impl Transfer {
     /// # Safety
     ///
     /// - The memory is lent, and so is the descriptor.
-    unsafe fn refusal(&self, class: FileClass, ways: Ways) -> Option<Errno> {
+    unsafe fn refusal(&self, class: FileClass, means: Means) -> Option<Errno> {
         if class != FileClass::Other {
             return None;
         }
         let is_flagged = self.flags & !abi::RWF_NOWAIT != 0;
         // SAFETY: the caller's promise.
-        if is_flagged && ways.flags && unsafe { !takes_flags(self.direction, self.raw) } {
+        if is_flagged && means.flags && unsafe { !takes_flags(self.direction, self.raw) } {
             return Some(Errno::OPNOTSUPP);
         }
         if self.direction == Direction::Read {
@@ -534,10 +534,10 @@ mod tests {
     use super::*;
     use rustix::pipe::{PipeFlags, pipe_with};
 
-    const WAYS: [Ways; 3] = [
-        Ways::ALL,
-        Ways { nowait: false, ..Ways::ALL },
-        Ways { nowait: false, reopen: false, flags: false },
+    const MEANS: [Means; 3] = [
+        Means::ALL,
+        Means { nowait: false, ..Means::ALL },
+        Means { nowait: false, reopen: false, flags: false },
     ];
 
     fn one(raw: i32, direction: Direction, bytes: &mut [u8]) -> Transfer {
@@ -546,58 +546,58 @@ mod tests {
         Transfer { raw, direction, buffers, offset: 7, flags: 0 }
     }
 
-    fn read_now(raw: i32, bytes: &mut [u8], class: FileClass, ways: Ways) -> Try {
+    fn read_now(raw: i32, bytes: &mut [u8], class: FileClass, means: Means) -> Try {
         // SAFETY: the bytes outlive the call.
-        unsafe { one(raw, Direction::Read, bytes).try_now(class, ways) }
+        unsafe { one(raw, Direction::Read, bytes).try_now(class, means) }
     }
 
-    fn write_now(raw: i32, bytes: &mut [u8], class: FileClass, ways: Ways) -> Try {
+    fn write_now(raw: i32, bytes: &mut [u8], class: FileClass, means: Means) -> Try {
         // SAFETY: the bytes outlive the call.
-        unsafe { one(raw, Direction::Write, bytes).try_now(class, ways) }
+        unsafe { one(raw, Direction::Write, bytes).try_now(class, means) }
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_pipe_in_blocking_mode_is_tried_without_blocking() {
-        for ways in &WAYS[..2] {
+        for means in &MEANS[..2] {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
             let (reader, writer) = (reader.as_raw_fd(), writer.as_raw_fd());
             let mut bytes = [0; 8];
             // SAFETY: the pipe is open.
             let class = unsafe { FileClass::of_descriptor(reader) }.unwrap();
             assert_eq!(class, FileClass::Pipe);
-            assert_eq!(read_now(reader, &mut bytes, class, *ways), Try::WouldBlock, "{ways:?}");
-            assert_eq!(write_now(writer, &mut [b'x'; 5], class, *ways), Try::Done(5));
-            assert_eq!(read_now(reader, &mut bytes, class, *ways), Try::Done(5));
+            assert_eq!(read_now(reader, &mut bytes, class, *means), Try::WouldBlock, "{means:?}");
+            assert_eq!(write_now(writer, &mut [b'x'; 5], class, *means), Try::Done(5));
+            assert_eq!(read_now(reader, &mut bytes, class, *means), Try::Done(5));
             assert_eq!(&bytes, b"xxxxx\0\0\0");
             let mut much = vec![b'y'; 1 << 20];
-            let Try::Done(count) = write_now(writer, &mut much, class, *ways) else {
+            let Try::Done(count) = write_now(writer, &mut much, class, *means) else {
                 panic!("an empty pipe has room")
             };
             assert!((1..1 << 20).contains(&count));
-            assert_eq!(write_now(writer, &mut much, class, *ways), Try::WouldBlock);
+            assert_eq!(write_now(writer, &mut much, class, *means), Try::WouldBlock);
         }
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn the_wrong_end_of_a_pipe_is_refused() {
-        for ways in WAYS {
+        for means in MEANS {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
             let bad = Try::Done(failed(Errno::BADF));
-            assert_eq!(read_now(writer.as_raw_fd(), &mut [0], FileClass::Pipe, ways), bad);
-            assert_eq!(write_now(reader.as_raw_fd(), &mut [0], FileClass::Pipe, ways), bad);
+            assert_eq!(read_now(writer.as_raw_fd(), &mut [0], FileClass::Pipe, means), bad);
+            assert_eq!(write_now(reader.as_raw_fd(), &mut [0], FileClass::Pipe, means), bad);
         }
     }
 
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_pipe_that_nobody_reads_says_so() {
-        for ways in &WAYS[..2] {
+        for means in &MEANS[..2] {
             let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
             drop(reader);
-            let result = write_now(writer.as_raw_fd(), &mut [0], FileClass::Pipe, *ways);
-            assert_eq!(result, Try::Done(failed(Errno::PIPE)), "{ways:?}");
+            let result = write_now(writer.as_raw_fd(), &mut [0], FileClass::Pipe, *means);
+            assert_eq!(result, Try::Done(failed(Errno::PIPE)), "{means:?}");
         }
     }
 
@@ -605,8 +605,8 @@ mod tests {
     #[cfg_attr(miri, ignore = "makes system calls")]
     fn without_any_way_nothing_is_tried() {
         let (reader, writer) = pipe_with(PipeFlags::CLOEXEC).unwrap();
-        let (ways, class) = (WAYS[2], FileClass::Pipe);
-        assert_eq!(read_now(reader.as_raw_fd(), &mut [0], class, ways), Try::Unable);
+        let (means, class) = (MEANS[2], FileClass::Pipe);
+        assert_eq!(read_now(reader.as_raw_fd(), &mut [0], class, means), Try::Unable);
         let mut much = vec![b'y'; 1 << 20];
         let write = one(writer.as_raw_fd(), Direction::Write, &mut much);
         // SAFETY: the bytes outlive the calls.

@@ -7,7 +7,7 @@ use std::ptr;
 
 use rustix::event::PollFlags;
 
-use super::transfer::{FileClass, Try, Ways, poll_now};
+use super::transfer::{FileClass, Means, Try, poll_now};
 use crate::call::{Call, SocketCall, Transfer, Verb};
 use crate::sys::{DONT_WAIT, Direction, Message, abi};
 
@@ -93,10 +93,10 @@ impl Call {
     ///
     /// - The memory is lent, and so is the descriptor.
     #[inline(always)]
-    pub(super) unsafe fn try_now(&self, class: FileClass, ways: Ways, is_own: bool) -> Try {
+    pub(super) unsafe fn try_now(&self, class: FileClass, means: Means, is_own: bool) -> Try {
         match self {
             // SAFETY: the caller's promise.
-            Self::Transfer(transfer) => unsafe { transfer.try_now(class, ways) },
+            Self::Transfer(transfer) => unsafe { transfer.try_now(class, means) },
             // SAFETY: as above.
             Self::Socket(call) => unsafe { call.try_now(is_own) },
             _ => unreachable!("{self:?} waits for no stream"),

@@ -77,7 +77,8 @@ struct Wanted {
 }
 
 /// The only difference that a machine may lack: with a short table of mounts.
-const LONG_TABLE: &str = "a file of records gives whole ones at a call; where it has a poll, a ring reads on until the buffer is full";
+const LONG_TABLE: &str =
+    "of a file of records that has a poll, a ring reads until the buffer is full";
 
 const WANTED: &[Wanted] = &[
     Wanted {

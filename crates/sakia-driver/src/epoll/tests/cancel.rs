@@ -1,7 +1,7 @@
 //! Canceling in every state.
 
 use super::*;
-use crate::{Lane, call::Call, epoll::transfer::Ways};
+use crate::{Lane, call::Call, epoll::transfer::Means};
 
 const CANCELED: i32 = -125;
 const ALREADY: i32 = -114;
@@ -129,8 +129,8 @@ fn a_job_is_canceled_in_the_queue_and_not_while_it_runs() {
 /// blocking.
 #[test]
 fn an_operation_that_a_thread_tries_ends_canceled_when_it_would_wait_again() {
-    let ways = Ways { nowait: false, reopen: false, flags: true };
-    let options = EpollOptions::new().threads_max(Lane::Elastic, 1).ways(ways);
+    let means = Means { nowait: false, reopen: false, flags: true };
+    let options = EpollOptions::new().threads_max(Lane::Elastic, 1).means(means);
     let (dir, mut test) = (TempDir::new(), Loop::with(options));
     let fifo = dir.fifo("fifo");
     let lent = Lendable::path(&fifo);

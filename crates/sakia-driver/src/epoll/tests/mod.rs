@@ -8,6 +8,7 @@ mod driver;
 mod files;
 mod fork;
 mod lanes;
+mod means;
 mod multishot;
 mod opens;
 mod parity;
@@ -16,7 +17,6 @@ mod sandbox;
 mod sockets;
 mod streams;
 mod wakes;
-mod ways;
 
 use std::ffi::CString;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

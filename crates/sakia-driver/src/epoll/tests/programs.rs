@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::driver::{adopt, c_path_of, finish};
 use super::*;
-use crate::{Driver, Fd, Wait, epoll::transfer::Ways};
+use crate::{Driver, Fd, Wait, epoll::transfer::Means};
 use sakia_ring::CURRENT_POSITION;
 
 /// The objects of a program: a file twice, and a pipe that is a queue.
@@ -126,7 +126,7 @@ fn random_programs_do_what_std_does() {
 #[test]
 fn random_programs_do_so_with_fewer_ways_to_try_a_pipe() {
     for seed in 100..106 {
-        let ways = Ways { nowait: false, reopen: seed % 2 == 0, flags: true };
-        run_program(seed, EpollOptions::new().entries(4, 8).ways(ways));
+        let means = Means { nowait: false, reopen: seed % 2 == 0, flags: true };
+        run_program(seed, EpollOptions::new().entries(4, 8).means(means));
     }
 }
