@@ -124,19 +124,21 @@ const CALLS: &[Call] = calls! {
 };
 
 const ERRNOS: &[Errno] = &[Errno::IO, Errno::PERM];
+/// Those that say that something is not possible in this way.
+const REFUSALS: &[Errno] = &[Errno::PERM];
 /// The call with the most operations, for which one errno is enough.
 const DEEP: &str = "remove_dir_all";
 /// The call whose first way, by `copy_file_range(2)`, is not possible.
 const BY_READING: &str = "copy by reading";
 
-/// Errors that are hidden: the call, or any; the kind of the operation; the errno, or any; and the reason.
-const HIDDEN: &[(&str, &str, Option<Errno>, &str)] = &[
-    ("", "CLOSE", None, "what was dropped is closed unseen"),
-    ("read", "READ", None, "what a plain call cannot read the queue reads"),
-    ("read_to_string", "READ", None, "what a plain call cannot read the queue reads"),
-    ("copy", "COPY_FILE_RANGE", Some(Errno::PERM), "bytes are read and written instead"),
-    ("copy to a new one", "COPY_FILE_RANGE", Some(Errno::PERM), "as above"),
-    ("save over a stranger's", "FCHOWN", Some(Errno::PERM), "only root gives files away"),
+/// Errors that are hidden: the call, or any; the kind of the operation; the errnos; and the reason.
+const HIDDEN: &[(&str, &str, &[Errno], &str)] = &[
+    ("", "CLOSE", ERRNOS, "what was dropped is closed unseen"),
+    ("read", "READ", ERRNOS, "what a plain call cannot read the queue reads"),
+    ("read_to_string", "READ", ERRNOS, "what a plain call cannot read the queue reads"),
+    ("copy", "COPY_FILE_RANGE", REFUSALS, "bytes are read and written instead"),
+    ("copy to a new one", "COPY_FILE_RANGE", REFUSALS, "bytes are read and written instead"),
+    ("save over a stranger's", "FCHOWN", REFUSALS, "the new file keeps its owner"),
 ];
 
 /// Paths that the calls are given, and names that they find there.
@@ -240,9 +242,7 @@ fn check(&(name, call): &Call, failing: Failing) -> Result<Effect, String> {
             return Ok((Effect::None, false));
         }
         let hidden = HIDDEN.iter().position(|&(its_name, kind, its, _)| {
-            (its_name.is_empty() || its_name == name)
-                && is_of(kind)
-                && its.is_none_or(|its| its == errno)
+            (its_name.is_empty() || its_name == name) && is_of(kind) && its.contains(&errno)
         });
         let effect = hidden.map(Effect::Hidden).ok_or_else(|| format!("no error:\n{log}"));
         Ok((effect?, is_of("CLOSE")))
