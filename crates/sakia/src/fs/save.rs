@@ -4,7 +4,7 @@
 //! 1. The contents are written to a temporary file in the same directory.
 //! 2. It gets owner and permissions of the file it replaces, and is made durable: were it renamed first,
 //!    a crash could leave the new name with no contents. Without the right to give it away it keeps its
-//!    owner, and gets no set-user-ID and set-group-ID bits.
+//!    owner, and gets neither set-user-ID nor set-group-ID.
 //! 3. It is renamed, which replaces the old file in one step.
 //! 4. The directory is made durable, and with it the new name.
 //!
@@ -42,9 +42,9 @@ const NAME_BYTES_MAX: usize = 255;
 /// Replaces the contents of a file atomically, or makes the file: the new contents are there as a whole or
 /// not at all, and durable once the future has resolved.
 ///
-/// A symbolic link is followed: its target is replaced. Other hard links keep the old contents. The new file has
-/// the owner and the permissions of the old one; without the right to give it away, its own owner, and no
-/// set-user-ID and set-group-ID bits.
+/// A symbolic link is followed: its target is replaced. Other hard links keep the old contents. The new file
+/// has the owner and the permissions of the old one; without the right to give it away, its own owner, and
+/// neither set-user-ID nor set-group-ID.
 ///
 /// # Cancel safety
 /// Dropping the future leaves either the old file or the new one, and removes the other.
@@ -245,8 +245,8 @@ impl AtomicFile {
         removed.at("remove the temporary file beside", &path)
     }
 
-    /// Copies owner and permissions of the old file to the new one. If that cannot get the owner, it does not
-    /// run as another one either.
+    /// Copies owner and permissions of the old file to the new one. If that cannot get the owner, it must not
+    /// run as its own.
     async fn take_over(&self) -> io::Result<()> {
         let (Some(old), file) = (&self.old, self.file()) else { return Ok(()) };
         let new = file.metadata().await?;
@@ -266,12 +266,6 @@ impl AtomicFile {
     }
 }
 
-/// Returns whether a file cannot get the owner of another one: only privileged users may change it, and none
-/// to one that their user namespace lacks, which is `EINVAL`.
-fn is_no_owner(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
-}
-
 impl Drop for AtomicFile {
     /// Removes the temporary name by a plain call, which is short while the file is open, and which works
     /// even if the runtime has ended.
@@ -285,6 +279,12 @@ impl Drop for AtomicFile {
         // does not follow the next save.
         self.directory.fd.unlink_now(temporary).ok();
     }
+}
+
+/// Returns whether a file cannot get the owner of another one: only privileged users may change it, and none
+/// to one that their user namespace lacks, which is `EINVAL`.
+fn is_no_owner(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
 }
 
 impl fmt::Debug for AtomicFile {
