@@ -1,7 +1,7 @@
 //! Operations by path that fail: on each way alike, and as `std` fails.
 //!
-//! A request goes one of several ways: it is done where it is awaited, on a thread of the engine by the ring or
-//! by a plain call, on the pool, or on the thread that waits. Each operation is tried with each bad path on
+//! A request goes one of several ways: it is done where it is awaited, on a thread of the engine by the ring
+//! or by a plain call, on the pool, or on the thread that waits. Each operation is tried with each bad path on
 //! each of them. The error has the kind and the errno of `std`'s, and names the operation and its paths once.
 
 use std::fs::{self, Permissions};
@@ -180,7 +180,7 @@ fn are_alike_without_permission() {
     let closed = folder.path("closed");
     fs::create_dir(&closed).unwrap();
     fs::write(closed.join("file"), "text").unwrap();
-    fs::set_permissions(&closed, Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(&closed, Permissions::from_mode(0o000)).unwrap();
     // The user may be unable to reach the program itself.
     let program = std::env::temp_dir().join(format!("sakia-engine-{}", std::process::id()));
     copy_program(std::env::current_exe().unwrap(), &program);

@@ -126,8 +126,8 @@ async fn call(number: usize, file: &File) -> std::io::Result<()> {
     }
 }
 
-/// Each request to a file server fails once: the call on a direct file that made it says so, and succeeds when
-/// it is made again.
+/// Each request to a file server fails once: the call on a direct file that made it says so, and succeeds
+/// when it is made again.
 #[test]
 fn each_request_that_fails_is_told_by_its_call() {
     let builder = Fuse::builder().file("file", pattern(10_000)).attributes_expire(true);
