@@ -1,8 +1,9 @@
 //! Operations by path that fail: on each way alike, and as `std` fails.
 //!
 //! A request goes one of several ways: it is done where it is awaited, on a thread of the engine by the ring
-//! or by a plain call, on the pool, or on the thread that waits. Each operation is tried with each bad path on
-//! each of them. The error has the kind and the errno of `std`'s, and names the operation and its paths once.
+//! or by a plain call, on the pool, or on the thread that waits. Each operation is tried with each bad path
+//! on each of them. The error has the kind and the errno of `std`'s, and names the operation and its paths
+//! once.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
