@@ -136,6 +136,10 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<PreparedCal
                 }
                 Function::Fremovexattr => FileOp::RemoveXattr { name: name()? },
                 Function::Getdents => {
+                    // An `O_PATH` descriptor.
+                    if !kernel.file(raw as i32)?.is_readable {
+                        return Err(Errno::BADF);
+                    }
                     lent = fill(first, second)?;
                     FileOp::List
                 }

@@ -255,7 +255,7 @@ unsafe fn prepare_open(kernel: &Kernel, open: call::Open) -> Result<PreparedCall
 
 /// Checks the flags of an open.
 fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
-    // Unlisted flags, such as `O_DIRECT`, `O_PATH` and `O_TMPFILE`, are unsupported.
+    // Unlisted flags, such as `O_DIRECT` and `O_TMPFILE`, are unsupported; `O_PATH` is but for directories.
     let known = OFlags::ACCMODE
         | OFlags::CREATE
         | OFlags::EXCL
@@ -271,6 +271,12 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
         | OFlags::DSYNC
         | OFlags::SYNC;
     let flags = OFlags::from_bits_retain(u32::try_from(flags).map_err(|_| Errno::INVAL)?);
+    let of_path = OFlags::PATH | OFlags::DIRECTORY;
+    let is_path = flags.contains(of_path);
+    if is_path && !(flags - of_path - OFlags::CLOEXEC - OFlags::NOFOLLOW).is_empty() {
+        return Err(Errno::INVAL);
+    }
+    let flags = if is_path { flags - OFlags::PATH } else { flags };
     let access = flags & OFlags::ACCMODE;
     if !(flags - known).is_empty()
         || access == OFlags::ACCMODE
@@ -279,7 +285,7 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
         return Err(Errno::INVAL);
     }
     Ok(OpenHow {
-        is_readable: access != OFlags::WRONLY,
+        is_readable: access != OFlags::WRONLY && !is_path,
         is_writable: access != OFlags::RDONLY,
         creates: flags.contains(OFlags::CREATE),
         is_exclusive: flags.contains(OFlags::EXCL),

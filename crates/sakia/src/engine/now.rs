@@ -1,6 +1,7 @@
 //! The non-blocking fast path of the engine, run on the caller's thread: [`FileCalls`] of the driver, and
 //! paths that the dentry cache has, except where a server would have to be asked.
 
+use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -11,6 +12,7 @@ use sakia_driver::calls::{is_in_memory, open_cached};
 use sakia_driver::{Attempt, FileCalls};
 
 use super::Engine;
+use crate::fs::with_c_path;
 
 /// A place in a file: an offset, or with `None` the file's position, which moves.
 pub(super) type At = Option<u64>;
@@ -46,7 +48,12 @@ impl Engine {
         // A symbolic link may lead to a remote mount.
         let resolve =
             if mounts.has_remote() { ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() };
-        match open_cached(CWD, path, flags | OFlags::CLOEXEC, resolve) {
+        let open = |path: &CStr| open_cached(CWD, path, flags | OFlags::CLOEXEC, resolve);
+        let opened = match with_c_path(path, open) {
+            Ok(opened) => opened,
+            Err(error) => return Some(Err(error)),
+        };
+        match opened {
             Ok(Attempt::Done(fd)) => Some(Ok(fd)),
             Ok(Attempt::WouldBlock | Attempt::Unsupported) => None,
             Err(Errno::LOOP) if mounts.has_remote() => None,

@@ -15,7 +15,7 @@ use sakia_driver::limits;
 use super::blocking::{Blocking, Calls, Code};
 use super::request::{Attempt, Call, Request};
 use super::{Engine, File};
-use crate::error::Context;
+use crate::error::{Context, Error};
 use crate::fs as tasks;
 use crate::fs::OpenOptions;
 use crate::io::IoBuf;
@@ -540,7 +540,8 @@ impl<T: Send + 'static> Call for ReadFile<T> {
     async fn run(mut self, _thread: usize) -> Self::Output {
         let bytes = match self.begun.take() {
             Some((fd, begin)) => tasks::read_opened(fd, begin).await,
-            None => Ok(tasks::read(&self.path).await?),
+            // The plain calls of the other ways do not tell opening from reading.
+            None => tasks::read(&self.path).await.map_err(Error::into_io_error),
         };
         self.end(bytes)
     }

@@ -60,11 +60,12 @@ pub(crate) use whole::forget_sizes;
 pub use whole::{copy, read, read_to_string, write, write_durable};
 pub(crate) use whole::{finish_opening, into_text, read_opened};
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::path::Arg;
 use sakia_driver::Handle;
 
 pub use crate::error::{Error, Result, os_error};
@@ -75,8 +76,16 @@ pub(crate) use metadata::stat_open;
 
 /// Returns a path as the kernel takes it.
 pub(crate) fn c_path(path: &Path) -> io::Result<CString> {
-    CString::new(path.as_os_str().as_bytes())
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte"))
+    CString::new(path.as_os_str().as_bytes()).map_err(|_| zero_byte())
+}
+
+/// Calls `f` with a path as the kernel takes it, without an allocation for a short one.
+pub(crate) fn with_c_path<T>(path: &Path, f: impl FnOnce(&CStr) -> T) -> io::Result<T> {
+    path.into_with_c_str(|path| Ok(f(path))).map_err(|_| zero_byte())
+}
+
+fn zero_byte() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, "the path contains a zero byte")
 }
 
 /// Returns the handle for operations on the calling thread's runtime.

@@ -3,7 +3,8 @@
 //!
 //! 1. The contents are written to a temporary file in the same directory.
 //! 2. It gets owner and permissions of the file it replaces, and is made durable: were it renamed first,
-//!    a crash could leave the new name with no contents.
+//!    a crash could leave the new name with no contents. Without the right to give it away it keeps its
+//!    owner, and gets neither set-user-ID nor set-group-ID.
 //! 3. It is renamed, which replaces the old file in one step.
 //! 4. The directory is made durable, and with it the new name.
 //!
@@ -20,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use rustix::fs::{AtFlags, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::io::Errno;
 use sakia_driver::{Fd, IoBuf, Op, Open};
 use sakia_ring::Process;
@@ -41,7 +42,9 @@ const NAME_BYTES_MAX: usize = 255;
 /// Replaces the contents of a file atomically, or makes the file: the new contents are there as a whole or
 /// not at all, and durable once the future has resolved.
 ///
-/// A symbolic link is followed: its target is replaced. Other hard links keep the old contents.
+/// A symbolic link is followed: its target is replaced. Other hard links keep the old contents. The new file
+/// has the owner and the permissions of the old one; without the right to give it away, its own owner, and
+/// neither set-user-ID nor set-group-ID.
 ///
 /// # Cancel safety
 /// Dropping the future leaves either the old file or the new one, and removes the other.
@@ -242,20 +245,24 @@ impl AtomicFile {
         removed.at("remove the temporary file beside", &path)
     }
 
-    /// Copies owner and permissions of the old file to the new one.
+    /// Copies owner and permissions of the old file to the new one. If that cannot get the owner, it must not
+    /// run as its own.
     async fn take_over(&self) -> io::Result<()> {
         let (Some(old), file) = (&self.old, self.file()) else { return Ok(()) };
         let new = file.metadata().await?;
         let uid = (old.uid() != new.uid()).then(|| old.uid());
         let gid = (old.gid() != new.gid()).then(|| old.gid());
+        let mut permissions = old.permissions();
         if uid.is_some() || gid.is_some() {
             match file.driver.chown_fd(&file.fd, uid, gid).await {
-                // Only privileged users may change a file's owner.
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+                Err(error) if is_no_owner(&error) => {
+                    let set_id = (Mode::SUID | Mode::SGID).bits();
+                    permissions.set_mode(permissions.mode() & !set_id);
+                }
                 result => result?,
             }
         }
-        file.set_permissions(old.permissions()).await
+        file.set_permissions(permissions).await
     }
 }
 
@@ -272,6 +279,12 @@ impl Drop for AtomicFile {
         // does not follow the next save.
         self.directory.fd.unlink_now(temporary).ok();
     }
+}
+
+/// Returns whether a file cannot get the owner of another one: only privileged users may change it, and none
+/// to one that their user namespace lacks, which is `EINVAL`.
+fn is_no_owner(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::PermissionDenied | io::ErrorKind::InvalidInput)
 }
 
 impl fmt::Debug for AtomicFile {

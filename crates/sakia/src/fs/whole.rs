@@ -8,13 +8,12 @@ use std::pin::Pin;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::path::Arg;
 use sakia_driver::{CURRENT_POSITION, Handle, IoBuf, WholeFile, limits};
 
 use super::file::read_to_end;
 use super::options::{await_writer, open_like_std};
 use super::paths::follow_links;
-use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted};
+use super::{Dir, File, OpenOptions, Permissions, driver, uninterrupted, with_c_path};
 use crate::error::{Context, Result};
 use crate::io::blocks::{self, Held};
 use crate::io::transfer::write_all;
@@ -82,8 +81,8 @@ fn begin_read(path: &Path) -> Result<WholeFile> {
 
 fn read_now(driver: &Handle, path: &Path) -> Result<WholeFile> {
     let expected = EXPECTED.get();
-    let read = path.into_with_c_str(|path| Ok(driver.read_file_now(path, expected)));
-    match read.map_err(io::Error::from).and_then(|read| read).at("open", path)? {
+    let read = with_c_path(path, |path| driver.read_file_now(path, expected));
+    match read.and_then(|read| read).at("open", path)? {
         WholeFile::Read(bytes) => Ok(WholeFile::Read(learn_size(bytes, expected))),
         begun => Ok(begun),
     }

@@ -72,17 +72,16 @@ impl Socket {
         Self { connection }
     }
 
-    /// Takes over a descriptor.
+    /// Takes over a descriptor. That it is connected, and of the right family, its peer's address tells the
+    /// caller.
     ///
     /// # Errors
-    /// `ENOTCONN`: it is not connected. `EPROTOTYPE`: it is no stream socket. As `getpeername(2)`.
+    /// `EPROTOTYPE`: it is no stream socket. As `getsockopt(2)`.
     pub fn of(fd: Fd) -> io::Result<Self> {
         if !fd.is_simulated() && sockopt::socket_type(&fd)? != SocketType::STREAM {
             return Err(Errno::PROTOTYPE.into());
         }
-        let connection = current().driver.handle().connection(fd);
-        connection.peer_address()?;
-        Ok(Self::new(connection))
+        Ok(Self::new(current().driver.handle().connection(fd)))
     }
 
     pub fn fd(&self) -> &Fd {

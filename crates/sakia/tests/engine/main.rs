@@ -6,6 +6,7 @@
 )]
 
 mod ends;
+mod errors;
 mod files;
 mod foreign_code;
 mod group_commit;

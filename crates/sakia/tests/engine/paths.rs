@@ -21,7 +21,6 @@ on_each_backend! {
     what_is_cached_is_found_where_it_is_awaited
     what_was_opened_is_read_although_its_name_is_gone
     a_link_to_what_is_cached_is_followed
-    errors_name_operation_and_path
     code_that_blocks_has_threads_of_its_own
 }
 
@@ -146,50 +145,6 @@ fn a_link_to_what_is_cached_is_followed(builder: &Builder) {
     };
     assert_eq!(std::io::read_to_string(std::fs::File::from(opened.unwrap())).unwrap(), "four");
     assert!(engine.try_open_regular(folder.path(".")).is_none(), "it is no file");
-}
-
-/// Each operation fails alike where it is awaited, on a thread of the engine and on the one that waits. On a
-/// thread of the engine, the error may name the part of the operation that failed.
-fn errors_name_operation_and_path(builder: &Builder) {
-    let (folder, engine) = (Folder::new(), engine(builder));
-    let (missing, file) = (folder.path("missing"), folder.file("x", [0xff]));
-    let (none, directory) = (Some(libc::ENOENT), folder.path(""));
-    let expect = |error: std::io::Error, operation: &str, errno: Option<i32>| {
-        let text = error.to_string();
-        assert!(text.starts_with(operation) && text.contains("engine-"), "{text}");
-        assert_eq!(sakia::fs::os_error(&error), errno, "{text}");
-    };
-    macro_rules! fails {
-        ($($operation:literal, $errno:expr => $($request:expr)+;)+) => {
-            $($(
-                expect(on_tokio(1, $request).map(drop).unwrap_err(), $operation, $errno);
-                expect($request.submit().wait().map(drop).unwrap_err(), "", $errno);
-                expect($request.wait().map(drop).unwrap_err(), $operation, $errno);
-            )+)+
-        };
-    }
-    fails! {
-        "open", none => engine.open(&missing);
-        "open", Some(libc::EISDIR) => engine.create(&directory);
-        "read", none => engine.read(&missing) engine.read_to_string(&missing);
-        "read", Some(libc::EISDIR) => engine.read(&directory);
-        "read", None => engine.read_to_string(&file);
-        "write", Some(libc::EISDIR) => engine.write(&directory, "x");
-        "metadata", none => engine.metadata(&missing) engine.symlink_metadata(&missing);
-        "set_permissions", none => engine.set_permissions(&missing, Permissions::from_mode(0o600));
-        "remove_file", none => engine.remove_file(&missing);
-        "remove_dir", none => engine.remove_dir(&missing);
-        "remove_dir_all", none => engine.remove_dir_all(&missing);
-        "rename", none => engine.rename(&missing, &file);
-        "hard_link", none => engine.hard_link(&missing, folder.path("hard"));
-        "symlink", Some(libc::EEXIST) => engine.symlink("to", &file);
-        "read_link", none => engine.read_link(&missing);
-        "canonicalize", none => engine.canonicalize(&missing);
-        "copy", none => engine.copy(&missing, folder.path("copy"));
-        "create_dir", Some(libc::EEXIST) => engine.create_dir(&file);
-        "create_dir_all", Some(libc::EEXIST) => engine.create_dir_all(&file);
-        "read_dir", none => engine.read_dir(&missing);
-    }
 }
 
 fn code_that_blocks_has_threads_of_its_own(builder: &Builder) {

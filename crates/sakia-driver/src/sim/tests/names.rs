@@ -49,6 +49,23 @@ fn names_are_removed_at_once_for_destructors() {
     }
 }
 
+/// By such a descriptor a directory's names can be used, but not listed.
+#[test]
+fn a_directory_is_opened_as_a_path_only() {
+    let mut ring = Loop::inline();
+    ring.handle.create_directory("d");
+    ring.handle.create_file("f", "");
+    let flags = OFlags::PATH | OFlags::DIRECTORY;
+    let directory = ring.open(c"d", flags | OFlags::CLOEXEC);
+    assert!(directory > 0);
+    let (name, buf) = (path("e"), Lendable::zeroed(128));
+    assert_eq!(ring.run(Sqe::mkdirat(directory, name.ptr(), 0o700)), 0);
+    assert_eq!(ring.run(calls::getdents(directory, buf.ptr(), 128)), err(Errno::BADF));
+    assert_eq!(ring.open(c"f", flags), err(Errno::NOTDIR));
+    assert_eq!(ring.open(c"d", flags | OFlags::CREATE), err(Errno::INVAL));
+    assert_eq!(ring.open(c"f", OFlags::PATH), err(Errno::INVAL), "not simulated");
+}
+
 #[test]
 fn null_is_a_fault_where_there_should_be_a_path() {
     let mut ring = Loop::inline();

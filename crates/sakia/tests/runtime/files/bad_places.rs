@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::process::{Resource, getrlimit, setrlimit};
-use sakia::fs::{self, File, OpenOptions};
+use sakia::fs::{self, Dir, File, OpenOptions};
 use sakia::time::timeout;
 use sakia::{block_on, spawn, yield_now};
 use sakia_testkit::children::{copy_program, wait_until_closed};
@@ -78,6 +78,83 @@ fn paths_that_cannot_be_opened() {
         let error = File::open(zero).await.unwrap_err();
         assert_eq!((error.kind(), error.raw_os_error()), (ErrorKind::InvalidInput, None));
     });
+}
+
+/// The kernel takes no such path, so each operation refuses it by itself, on every way, and does nothing.
+#[test]
+fn paths_with_a_zero_byte_reach_no_operation() {
+    let dir = TempDir::new();
+    std::fs::create_dir(dir.join("sub")).unwrap();
+    std::fs::write(dir.join("file"), "text").unwrap();
+    std::fs::write(dir.join("sub/a"), "text").unwrap();
+    let names = |path| {
+        let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name());
+        entries.collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = (names(dir.join("")), names(dir.join("sub")));
+    macro_rules! refuse {
+        ($($call:expr;)*) => {$(
+            let error = $call.await.map(drop).unwrap_err();
+            let found = (error.kind(), error.raw_os_error());
+            assert_eq!(found, (ErrorKind::InvalidInput, None), "{}: {error}", stringify!($call));
+        )*};
+    }
+    run(async || {
+        let (beneath, file) = (Dir::open(dir.join("")).await.unwrap(), &dir.join("file"));
+        let new = OpenOptions::new().write(true).create(true).clone();
+        for path in ["a\0b", "sub/a\0b", "sub/\0", "a\0b/c", "sub\0/a"] {
+            let at = &dir.join(path);
+            let mode = || fs::Permissions::from_mode(0o600);
+            refuse! {
+                File::open(at);
+                File::create(at);
+                fs::read(at);
+                fs::read_to_string(at);
+                fs::write(at, "new");
+                fs::write_durable(at, "new");
+                fs::save(at, "new");
+                fs::copy(at, file);
+                fs::copy(file, at);
+                fs::create_dir(at);
+                fs::create_dir_all(at);
+                fs::remove_file(at);
+                fs::remove_dir(at);
+                fs::remove_dir_all(at);
+                fs::rename(at, file);
+                fs::rename(file, at);
+                fs::hard_link(at, file);
+                fs::hard_link(file, at);
+                fs::symlink(at, dir.join("new"));
+                fs::symlink(file, at);
+                fs::read_link(at);
+                fs::metadata(at);
+                fs::symlink_metadata(at);
+                fs::try_exists(at);
+                fs::set_permissions(at, mode());
+                fs::set_times(at, fs::FileTimes::new());
+                fs::chown(at, None, None);
+                fs::canonicalize(at);
+                fs::read_dir(at);
+                Dir::open(at);
+                beneath.open_dir(path);
+                beneath.open_file(path);
+                beneath.create(path);
+                beneath.open_with(path, &new);
+                beneath.create_dir(path);
+                beneath.remove_file(path);
+                beneath.remove_dir(path);
+                beneath.rename(path, &beneath, "new");
+                beneath.rename("file", &beneath, path);
+                beneath.symlink(path, "new");
+                beneath.symlink("file", path);
+                beneath.read_link(path);
+                beneath.metadata(path);
+                beneath.symlink_metadata(path);
+            }
+        }
+    });
+    assert_eq!((names(dir.join("")), names(dir.join("sub"))), before);
+    assert_eq!(std::fs::read(dir.join("file")).unwrap(), b"text");
 }
 
 #[test]

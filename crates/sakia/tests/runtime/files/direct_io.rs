@@ -4,6 +4,8 @@ use std::io::ErrorKind;
 
 use sakia::fs::{self, AlignedBuf, DirectAlignment, File, Misaligned, OpenOptions};
 use sakia::io::{IoBuf, IoBufMut};
+use sakia_testkit::available;
+use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 
 use super::{Random, TempDir, run};
 use crate::refused::children::announce_skip;
@@ -110,4 +112,48 @@ fn what_is_misaligned_is_told_with_what_is_needed() {
     });
     let left = std::fs::read(dir.join("file")).unwrap();
     assert_eq!(left.len(), 20_000);
+}
+
+/// A call on a direct file that needs more than its own transfer: the alignment, the other descriptor.
+async fn call(number: usize, file: &File) -> std::io::Result<()> {
+    let odd = || AlignedBuf::zeroed(4096 + 100);
+    match number {
+        0 => file.direct_alignment().await.map(drop),
+        1 => file.write_all_at(odd(), 0).await.0,
+        2 => file.read_exact_at(odd(), 0).await.0,
+        3 => file.read_to_end_at(Vec::new(), 4096).await.0.map(drop),
+        _ => file.write_durable_at(odd(), 4096).await.0,
+    }
+}
+
+/// Each request to a file server fails once: the call on a direct file that made it says so, and succeeds
+/// when it is made again.
+#[test]
+fn each_request_that_fails_is_told_by_its_call() {
+    let builder = Fuse::builder().file("file", pattern(10_000)).attributes_expire(true);
+    let fuse = available!(builder.mount());
+    const EIO: i32 = 5;
+    run(async || {
+        for (number, opcode) in (0..5).flat_map(|number| {
+            [Opcode::GETATTR, Opcode::OPEN, Opcode::WRITE].map(|opcode| (number, opcode))
+        }) {
+            let mut hits = 0;
+            loop {
+                let options = OpenOptions::new().read(true).write(true).direct(true).clone();
+                let file = options.open(fuse.join("file")).await.unwrap();
+                let before = fuse.count(opcode);
+                fuse.script(Rule::on(opcode).skip(hits).times(1).errno(EIO));
+                let result = call(number, &file).await;
+                let is_hit = fuse.count(opcode) - before > hits;
+                fuse.release();
+                if !is_hit {
+                    result.unwrap();
+                    break;
+                }
+                assert_eq!(result.unwrap_err().raw_os_error(), Some(EIO), "{number} {opcode:?}");
+                call(number, &file).await.unwrap();
+                hits += 1;
+            }
+        }
+    });
 }

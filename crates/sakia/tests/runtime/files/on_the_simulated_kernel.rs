@@ -9,6 +9,7 @@ use sakia::fs::{self, Dir, File, GroupCommit, OpenOptions, Permissions};
 use sakia::io::IoBuf;
 use sakia::time::sleep;
 use sakia::{Runtime, spawn};
+use sakia_driver::call::Function;
 use sakia_driver::sim::{Fault, FaultKind, Sim, SimHandle, Target};
 use sakia_ring::Opcode;
 
@@ -161,6 +162,42 @@ fn trees_are_made_listed_saved_in_and_removed() {
             assert!(!fs::exists("tree").await.unwrap());
         });
         assert_eq!(kernel.contents("kept").unwrap(), b"kept");
+    }
+}
+
+/// A file that cannot get the owner of the old one keeps its own, and does not run as that one. Any other
+/// error of changing the owner is one of the save.
+#[test]
+fn a_saved_file_that_cannot_be_given_away_runs_as_no_other() {
+    const EPERM: i32 = 1;
+    const EIO: i32 = 5;
+    const EINVAL: i32 = 22;
+    for errno in [None, Some(EPERM), Some(EINVAL), Some(EIO)] {
+        let sim = Sim::builder(5).plain_calls(false).build();
+        let kernel = sim.handle();
+        kernel.create_file("file", b"old");
+        let runtime = Runtime::builder().build_simulated(sim).unwrap();
+        let found = runtime.block_on(async {
+            fs::chown("file", Some(12), Some(34)).await.unwrap();
+            fs::set_permissions("file", Permissions::from_mode(0o6751)).await.unwrap();
+            if let Some(errno) = errno {
+                kernel.script(Target::function(Function::Fchown), Fault::Errno(errno));
+            }
+            let result = fs::save("file", "new").await;
+            assert_eq!(kernel.scripted(), 0);
+            assert_eq!(
+                result.err().map(|error| error.raw_os_error()),
+                (errno == Some(EIO)).then_some(errno)
+            );
+            fs::metadata("file").await.unwrap()
+        });
+        let expected = match errno {
+            Some(EPERM | EINVAL) => (0, 0, 0o751),
+            _ => (12, 34, 0o6751),
+        };
+        assert_eq!((found.uid(), found.gid(), found.permissions().mode()), expected, "{errno:?}");
+        let contents = if errno == Some(EIO) { b"old" } else { b"new" };
+        assert_eq!(kernel.contents("file").unwrap(), contents);
     }
 }
 

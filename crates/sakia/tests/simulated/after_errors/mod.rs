@@ -14,6 +14,7 @@
 //! the latter. Left out, since the simulated kernel has none: processes, signals, terminals, lookups. What a
 //! network or a lying file server does is for other tests.
 
+mod each_call;
 mod steps;
 mod world;
 
