@@ -24,9 +24,9 @@ pub(crate) struct Engine {
 impl Engine {
     /// The ring, as the driver decides by itself.
     pub(crate) const URING: Self =
-        Self { policy: Policy::Uring, bypass: true, streams: Streams::Auto, spin: Duration::ZERO };
+        Self { policy: Policy::Uring, bypass: true, streams: Streams::Queue, spin: Duration::ZERO };
     /// The ring, without plain calls.
-    pub(crate) const RING: Self = Self { bypass: false, streams: Streams::Queue, ..Self::URING };
+    pub(crate) const RING: Self = Self { bypass: false, ..Self::URING };
     /// The ring; streams receive and send by plain calls when an epoll set reports that they can.
     pub(crate) const READINESS: Self = Self { streams: Streams::Readiness, ..Self::URING };
     /// Epoll and threads.

@@ -175,7 +175,7 @@ struct Chosen {
     why: String,
     /// The value of `SAKIA_DRIVER`.
     wanted: &'static str,
-    /// The way of messages on a ring: `queue`, or `learned` by each thread.
+    /// The mode of streams, unless a program sets another one.
     streams: &'static str,
 }
 
@@ -418,9 +418,7 @@ impl Chosen {
             Policy::Poll => "poll",
             _ => "auto",
         };
-        // Epoll alone has one way.
-        let setting = if auto == Some("uring") { Streams::Auto } else { Streams::Queue };
-        Self { auto, why, wanted, streams: setting.on_this_processor().name() }
+        Self { auto, why, wanted, streams: Streams::default().name() }
     }
 }
 
@@ -507,9 +505,8 @@ impl fmt::Display for Findings {
         row(f, "auto chooses", backend.auto.unwrap_or("none"))?;
         row(f, "why", &backend.why)?;
         row(f, "SAKIA_DRIVER", format_args!("asks for {}", backend.wanted))?;
-        let messages = match (backend.auto, backend.streams) {
-            (Some("uring"), "queue") => "by the ring, the cheaper way on this processor family",
-            (Some("uring"), _) => "each thread learns which of two ways costs less",
+        let messages = match backend.auto {
+            Some("uring") => "by the ring",
             _ => "by epoll and plain calls",
         };
         row(f, "messages", messages)?;

@@ -50,7 +50,7 @@ use crate::auto::Auto;
 use crate::backend::Backend;
 use crate::board::mark;
 use crate::counters::{Counters, OpKind};
-use crate::decide::{CallMode, Route, Rules, learns_crowds};
+use crate::decide::{CallMode, Route, Rules};
 use crate::key::Key;
 use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
 use crate::slab::{Slab, SlotRef, SlotState, flag};
@@ -166,7 +166,7 @@ impl Core {
             },
             watcher: None,
             abilities: Abilities::of(&backend),
-            inline: Inline::new(backend.has_readiness() && learns_crowds()),
+            inline: Inline::new(backend.has_readiness()),
             admission: Admission::new(credits, is_put_off),
             enters: Enters::new(backend.sq_entries()),
             cancels: Cancels::new(reserve),

@@ -18,7 +18,7 @@ use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::batch::Scratch;
 use crate::core::{Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
-use crate::decide::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, StreamFigures, Streams};
+use crate::decide::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, Streams};
 use crate::fd::{CloseWay, Fd, Lender, Owner, Table};
 use crate::key::Key;
 use crate::live::LiveOperation;
@@ -165,32 +165,31 @@ impl Handle {
         self.shared.core.borrow_mut().inline.rules = rules;
     }
 
-    /// Sets the way in which [connections](crate::Connection) receive and send, from their next message on
+    /// Sets the mode in which [connections](crate::Connection) receive and send, from their next message on
     /// and for all handles: those that use [`Connection::recv`](crate::Connection::recv). All others use the
     /// queue. A new driver has [`Streams::Queue`].
     ///
-    /// Without a ring of the kernel there is one way only, and the setting has no effect.
+    /// Without a ring of the kernel there is one mode only, and the setting has no effect.
     ///
     /// # Examples
     /// ```
     /// use sakia_driver::{Auto, Driver, Streams};
     ///
     /// let driver = Driver::new(Auto::detect()?.0);
-    /// driver.set_streams(Streams::Learned);
-    /// // The queue, until messages have shown that readiness is cheaper here.
-    /// assert_eq!(driver.streams().mode, Streams::Queue);
+    /// assert_eq!(driver.streams(), Streams::Queue);
+    /// driver.set_streams(Streams::Readiness);
     /// # std::io::Result::Ok(())
     /// ```
     pub fn set_streams(&self, streams: Streams) {
         self.shared.core.borrow_mut().set_streams(streams);
     }
 
-    /// Returns the way in which connections receive and send, and the measured costs of both.
+    /// Returns the mode in which connections receive and send: [`Streams::Queue`] where there is no other.
     ///
     /// # Examples
     /// See [`set_streams`](Handle::set_streams).
-    pub fn streams(&self) -> StreamFigures {
-        self.shared.core.borrow().stream_figures()
+    pub fn streams(&self) -> Streams {
+        self.shared.core.borrow().stream_mode()
     }
 
     /// Returns the facts learned about the file systems of this driver's descriptors, in the order of their
@@ -253,7 +252,7 @@ impl Handle {
     /// See [`Metrics`](crate::Metrics#examples).
     pub fn metrics(&self) -> Metrics {
         let core = self.shared.core.borrow();
-        let figures = (core.stream_figures(), core.inline.crowd_figures());
+        let figures = (core.stream_mode(), core.inline.crowd_figures());
         Metrics::new(core.counters(), figures, core.slab.latencies.as_deref())
     }
 

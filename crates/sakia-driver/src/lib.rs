@@ -137,7 +137,7 @@ pub use counters::{Counters, KindCounters, OpKind};
 pub use decide::limits;
 pub use decide::{
     Attempt, Bypass, CallMode, CallSupport, CrowdFigures, FileHint, Lane, MountFacts, Retry, Route,
-    Rule, Rules, StreamFigures, Streams, Support,
+    Rule, Rules, Streams, Support,
 };
 pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};

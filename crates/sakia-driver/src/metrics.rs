@@ -10,7 +10,7 @@ use std::time::Duration;
 use sakia_trace::Measuring;
 
 use crate::counters::{Counters, OpKind};
-use crate::decide::{CrowdFigures, StreamFigures};
+use crate::decide::{CrowdFigures, Streams};
 
 /// The longest measured latency; longer ones count as this.
 const NANOSECONDS_MAX: u64 = 3_600_000_000_000;
@@ -56,8 +56,8 @@ const UNKNOWN: Duration = Duration::MAX;
 pub struct Metrics {
     /// Totals, which are counted even without measuring.
     pub counters: Counters,
-    /// The way in which streams receive and send, and its costs as far as they were learned.
-    pub streams: StreamFigures,
+    /// The mode in which streams receive and send.
+    pub streams: Streams,
     /// The way of small operations for which a turn has not enough plain calls, and its costs as far as they
     /// were learned.
     pub crowds: CrowdFigures,
@@ -67,7 +67,7 @@ pub struct Metrics {
 impl Metrics {
     pub(crate) fn new(
         counters: Counters,
-        (streams, crowds): (StreamFigures, CrowdFigures),
+        (streams, crowds): (Streams, CrowdFigures),
         latencies: Option<&Latencies>,
     ) -> Self {
         let latencies = latencies.map(|all| all.kinds.clone()).unwrap_or_default();
@@ -90,14 +90,11 @@ impl Metrics {
         OpKind::ALL.iter().filter_map(|&kind| Some((kind, self.latency(kind)?)))
     }
 
-    /// Adds the metrics of another driver. The figures of streams and crowds are those of the driver that has
-    /// measured them, or has compared streams more often.
+    /// Adds the metrics of another driver. The figures of crowds are those of the first driver that has
+    /// measured them, and the mode of streams is that of the last one.
     pub fn add(&mut self, other: &Self) {
         self.counters.add(&other.counters);
-        let is_nothing = self.streams == StreamFigures::default();
-        if is_nothing || other.streams.comparisons > self.streams.comparisons {
-            self.streams = other.streams;
-        }
+        self.streams = other.streams;
         if self.crowds.costs[0].is_none() {
             self.crowds = other.crowds;
         }

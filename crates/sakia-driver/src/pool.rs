@@ -14,7 +14,7 @@ use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::decide::{StreamMode, StreamModes};
+use crate::decide::{StreamState, Streams};
 
 /// A size of buffers: an index into [`SIZES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,8 +48,8 @@ impl Size {
     pub(crate) const ALL: [Self; SIZES.len()] = [Self(0), Self(1), Self(2)];
 
     /// Returns the number of this size's group for receives by this mode.
-    pub(crate) fn group(self, mode: StreamMode) -> u16 {
-        let first = if mode == StreamMode::Queue { 0 } else { READINESS_GROUPS };
+    pub(crate) fn group(self, mode: Streams) -> u16 {
+        let first = if mode == Streams::Queue { 0 } else { READINESS_GROUPS };
         first + u16::from(self.0)
     }
 
@@ -82,9 +82,9 @@ impl Size {
 #[derive(Debug)]
 pub(crate) struct Pool {
     groups: [Group; SIZES.len()],
-    pub(crate) mode: StreamMode,
+    pub(crate) mode: Streams,
     /// Told when buffers become free that could be given to the kernel.
-    pub(crate) streams: Rc<StreamModes>,
+    pub(crate) streams: Rc<StreamState>,
     /// The turn in which used buffers were noted last.
     noted: Cell<u32>,
 }
@@ -118,7 +118,7 @@ struct Buf {
 }
 
 impl Pool {
-    pub(crate) fn new(mode: StreamMode, streams: Rc<StreamModes>) -> Self {
+    pub(crate) fn new(mode: Streams, streams: Rc<StreamState>) -> Self {
         Self { groups: Default::default(), mode, streams, noted: Cell::new(0) }
     }
 
@@ -264,15 +264,15 @@ mod tests {
     /// A pool of one size, and the turns of its driver.
     struct Turns {
         pool: Pool,
-        streams: Rc<StreamModes>,
+        streams: Rc<StreamState>,
         /// The buffers that the kernel has, oldest first.
         provided: Vec<u16>,
     }
 
     impl Turns {
         fn new() -> Self {
-            let streams = Rc::<StreamModes>::default();
-            let pool = Pool::new(StreamMode::Queue, Rc::clone(&streams));
+            let streams = Rc::<StreamState>::default();
+            let pool = Pool::new(Streams::Queue, Rc::clone(&streams));
             Self { pool, streams, provided: Vec::new() }
         }
 

@@ -33,7 +33,6 @@ pub(crate) use self::action::{
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
-use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 /// The kernel's numbers, flags and structures.
@@ -543,57 +542,6 @@ impl Tick {
     }
 }
 
-/// Kinds of processors that rules distinguish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub(crate) enum Processor {
-    Amd = 1,
-    /// Intel Xeon, fifth generation ("Emerald Rapids"): family 6, model 207.
-    EmeraldRapids,
-    Other,
-}
-
-impl Processor {
-    /// Returns the kind of this machine's processors. Only the first call asks the processor, which takes
-    /// some 30 us in a virtual machine.
-    #[inline]
-    pub(crate) fn current() -> Self {
-        /// The kind once it is known, else 0.
-        static KNOWN: AtomicU8 = AtomicU8::new(0);
-        const KINDS: [Processor; 3] = [Processor::Amd, Processor::EmeraldRapids, Processor::Other];
-        let known = KNOWN.load(Ordering::Relaxed);
-        KINDS.into_iter().find(|&kind| kind as u8 == known).unwrap_or_else(|| {
-            let kind = Self::ask();
-            KNOWN.store(kind as u8, Ordering::Relaxed);
-            kind
-        })
-    }
-
-    /// Source: Intel's Software Developer's Manual, volume 2, `CPUID`; AMD's manual, volume 3.
-    #[cold]
-    fn ask() -> Self {
-        #[cfg(target_arch = "x86_64")]
-        {
-            let leaf = std::arch::x86_64::__cpuid(0);
-            let vendor = [leaf.ebx, leaf.edx, leaf.ecx].map(u32::to_le_bytes).concat();
-            Self::of(&vendor, std::arch::x86_64::__cpuid(1).eax)
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        Self::Other
-    }
-
-    /// Returns the kind with this vendor and signature (`EAX` of leaf 1).
-    #[cfg(any(target_arch = "x86_64", test))]
-    fn of(vendor: &[u8], signature: u32) -> Self {
-        let (family, model) = (signature >> 8 & 0xf, signature >> 4 & 0xf | signature >> 12 & 0xf0);
-        match (vendor, family, model) {
-            (b"AuthenticAMD", ..) => Self::Amd,
-            (b"GenuineIntel", 6, 207) => Self::EmeraldRapids,
-            _ => Self::Other,
-        }
-    }
-}
-
 /// Returns the processor time that this thread has used.
 pub(crate) fn processor_time() -> Duration {
     let mut time = [0_i64; 2];
@@ -663,18 +611,6 @@ pub(crate) fn take_signal(set: SignalSet) -> Result<(), Errno> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processors_are_told_apart_by_vendor_family_and_model() {
-        for (vendor, signature, kind) in [
-            (&b"AuthenticAMD"[..], 0x00a2_0f10, Processor::Amd),
-            (b"GenuineIntel", 0x000c_06f2, Processor::EmeraldRapids),
-            (b"GenuineIntel", 0x0008_06f8, Processor::Other),
-            (b"CentaurHauls", 0x000c_06f2, Processor::Other),
-        ] {
-            assert_eq!(Processor::of(vendor, signature), kind, "{signature:#x}");
-        }
-    }
 
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]

@@ -88,7 +88,7 @@ const LEAVES: [Leaf; 4] = [
     Leaf {
         folder: DRIVER,
         module: "decide",
-        uses: &[&["counters", "OpKind"], &["mounts"], &["sys", "Direction"], &["sys", "Processor"]],
+        uses: &[&["counters", "OpKind"], &["mounts"], &["sys", "Direction"]],
     },
     Leaf { folder: DRIVER, module: "calls", uses: &[&["call"], &["decide"], &["sys"]] },
 ];

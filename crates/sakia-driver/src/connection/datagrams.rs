@@ -32,7 +32,7 @@ use crate::address::{AddressRoom, SocketAddress};
 use crate::buf::BufResult;
 use crate::call::{Call, MessageRooms};
 use crate::counters::OpKind;
-use crate::decide::StreamMode;
+use crate::decide::Streams;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::key::Key;
@@ -355,7 +355,7 @@ impl DatagramReceiver {
     /// Starts the multishot receive. Returns false if it cannot be started.
     fn arm(&self) -> bool {
         let offered = self.size.and_then(|size| {
-            let pool = self.driver.shared.core.borrow_mut().offer(size, StreamMode::Queue)?;
+            let pool = self.driver.shared.core.borrow_mut().offer(size, Streams::Queue)?;
             Some((size, pool))
         });
         let Some((size, pool)) = offered else { return false };
@@ -472,13 +472,13 @@ unsafe impl Operation for MultiRecvMessage {
         let MessageRooms { name, control } = self.rooms;
         let control_len = control as usize;
         *self.message.get_mut() = Message { name_len: name, control_len, ..Message::EMPTY };
-        let (raw, group) = (self.fd.raw(), self.size.group(StreamMode::Queue));
+        let (raw, group) = (self.fd.raw(), self.size.group(Streams::Queue));
         Some(Sqe::recvmsg_multishot(raw, self.message.get(), group, CLOSE_ON_EXEC))
     }
 
     fn call(&mut self) -> Call {
         let (raw, group, message) =
-            (self.fd.raw(), self.size.group(StreamMode::Queue), Some(self.rooms));
+            (self.fd.raw(), self.size.group(Streams::Queue), Some(self.rooms));
         Call::RecvMany { raw, group, flags: CLOSE_ON_EXEC, message }
     }
 

@@ -15,7 +15,7 @@ use super::{Connection, Inner, RecvBuf};
 use crate::buf::{BufResult, IoBufMut, fill_with};
 use crate::call::Call;
 use crate::counters::OpKind;
-use crate::decide::{Route, Rules, StreamMode};
+use crate::decide::{Route, Rules, Streams};
 use crate::fd::Fd;
 use crate::operation::{Completion, Delivered, Operation};
 use crate::ops::vectored::BUFFERS_MAX;
@@ -382,7 +382,7 @@ impl Connection {
         self.driver().check(self.fd());
         let mut core = self.driver().shared.core.borrow_mut();
         let mode = core.stream_mode();
-        let other = (mode != StreamMode::Queue).then_some(StreamMode::Queue);
+        let other = (mode != Streams::Queue).then_some(Streams::Queue);
         let inbox = &self.inner().inbox;
         let mut offers = [Some(mode), other].into_iter().flatten().flat_map(|mode| {
             // If there are no more buffers of the best size, a smaller one is better than none.
@@ -393,7 +393,7 @@ impl Connection {
         let Some((size, pool)) = offered else { return false };
         let are_calls_plain = core.makes_calls();
         drop(core);
-        inbox.sends_now(pool.mode == StreamMode::Readiness || are_calls_plain);
+        inbox.sends_now(pool.mode == Streams::Readiness || are_calls_plain);
         let (fd, inner) = (self.fd().clone(), Rc::clone(self.inner()));
         let recv = MultiRecv { fd, inner, pool, size };
         self.inner().inbox.multishot.start(self.driver(), recv);
@@ -449,7 +449,7 @@ unsafe impl Operation for MultiRecv {
     }
 
     fn route(&self, _: &Rules) -> Route {
-        if self.pool.mode == StreamMode::Queue { Route::Queue } else { Route::Readiness }
+        if self.pool.mode == Streams::Queue { Route::Queue } else { Route::Readiness }
     }
 
     fn deliver(&self, completion: Completion) -> Delivered {
@@ -457,7 +457,7 @@ unsafe impl Operation for MultiRecv {
         let inbox = &self.inner.inbox;
         let is_wrong =
             self.size == inbox.size() && inbox.is_size_wrong(buf.len(), inbox.ends_full());
-        let is_old = self.pool.streams.note(self.pool.mode, buf.len() as u32);
+        let is_old = self.pool.mode != self.pool.streams.mode.get();
         inbox.push(buf);
         inbox.multishot.deliver(is_wrong || is_old || inbox.is_full())
     }
@@ -476,13 +476,13 @@ unsafe impl Operation for MultiRecv {
             }
             // A limit of epoll. The queue has none.
             Err(error)
-                if self.pool.mode == StreamMode::Readiness
+                if self.pool.mode == Streams::Readiness
                     && matches!(
                         Errno::from_io_error(&error),
                         Some(Errno::NOSPC | Errno::NOMEM)
                     ) =>
             {
-                self.pool.streams.has_none();
+                self.pool.streams.mode.set(Streams::Queue);
             }
             Err(error) => inbox.end(Err(error)),
         }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use super::{Core, Phase};
 use crate::arena::Arena;
 use crate::backend::Backend;
-use crate::decide::{StreamFigures, StreamMode, StreamModes, Streams};
+use crate::decide::{StreamState, Streams};
 use crate::pool::{Pool, Size};
 
 /// Memory that the backend was lent for its whole life, and that is kept as long.
@@ -16,11 +16,11 @@ pub(crate) struct Lent {
     /// The buffers to receive into, by the mode of the receives. `None` until the first one.
     pub(crate) pools: [Option<Rc<Pool>>; 2],
     /// The mode in which connections receive.
-    streams: Rc<StreamModes>,
+    streams: Rc<StreamState>,
 }
 
 impl Lent {
-    /// Returns whether there are free buffers, which the backend does not have, or learning takes a step.
+    /// Returns whether there are free buffers, which the backend does not have.
     #[inline(always)]
     pub(super) fn has_work(&self) -> bool {
         self.streams.has_work.get()
@@ -28,7 +28,7 @@ impl Lent {
 
     /// The backend has no receives by readiness.
     pub(super) fn lack_readiness(&self) {
-        self.streams.has_none();
+        self.streams.mode.set(Streams::Queue);
     }
 
     /// Begins a turn.
@@ -50,7 +50,7 @@ impl Lent {
 impl Core {
     /// Returns the pool for receives by this mode if it has lent buffers of this size now. Registers the
     /// group and allocates buffers as needed.
-    pub(crate) fn offer(&mut self, size: Size, mode: StreamMode) -> Option<Rc<Pool>> {
+    pub(crate) fn offer(&mut self, size: Size, mode: Streams) -> Option<Rc<Pool>> {
         if self.phase != Phase::Running || !self.is_intact() || self.set_up().is_err() {
             return None;
         }
@@ -60,8 +60,8 @@ impl Core {
         if pool.is_registered(size).is_none() {
             let registered = self.backend.register_group(size.group(mode), size.most());
             pool.set_registered(size, registered.is_ok());
-            if registered.is_err() && mode == StreamMode::Readiness {
-                streams.has_none();
+            if registered.is_err() && mode == Streams::Readiness {
+                streams.mode.set(Streams::Queue);
             }
         }
         if pool.is_registered(size) != Some(true) {
@@ -77,8 +77,8 @@ impl Core {
     }
 
     /// Returns the mode in which a connection is to receive now.
-    pub(crate) fn stream_mode(&self) -> StreamMode {
-        self.lent.streams.mode()
+    pub(crate) fn stream_mode(&self) -> Streams {
+        self.lent.streams.mode.get()
     }
 
     /// Gives up receives by readiness, which have failed.
@@ -88,18 +88,15 @@ impl Core {
 
     /// Sets the mode in which connections receive and send.
     pub(crate) fn set_streams(&mut self, streams: Streams) {
-        self.lent.streams.set(streams, self.backend.has_readiness());
+        let streams = if self.backend.has_readiness() { streams } else { Streams::Queue };
+        self.lent.streams.mode.set(streams);
     }
 
-    pub(crate) fn stream_figures(&self) -> StreamFigures {
-        self.lent.streams.figures()
-    }
-
-    /// Lends free buffers to the backend, and takes the next step of learning.
+    /// Lends free buffers to the backend.
     #[inline(never)]
     pub(super) fn refill(&mut self) {
         self.lent.streams.has_work.set(false);
-        for (pool, mode) in self.lent.pools.iter().zip(StreamMode::ALL) {
+        for (pool, mode) in self.lent.pools.iter().zip(Streams::ALL) {
             let Some(pool) = pool else { continue };
             pool.note_used();
             for size in Size::ALL {
@@ -112,7 +109,5 @@ impl Core {
                 }
             }
         }
-        let backend = &self.backend;
-        self.lent.streams.learn(|| backend.processor_time());
     }
 }

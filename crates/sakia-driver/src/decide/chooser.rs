@@ -96,13 +96,6 @@ impl Chooser {
         self.way
     }
 
-    /// Gives up an epoch of the other way, which could not be measured, and returns the way to use.
-    pub(crate) fn give_up(&mut self) -> usize {
-        (self.comparing, self.way) = (0, self.best);
-        self.wait = limits::UNMEASURED;
-        self.way
-    }
-
     fn compare(&mut self) {
         self.comparing = 2 * limits::ROUNDS;
         self.comparisons += 1;
@@ -237,17 +230,5 @@ mod tests {
             run(&mut chooser, &mut way, [400, 320], 5);
         }
         assert!(chooser.numbers().0 - before < 30, "{:?}", chooser.numbers());
-    }
-
-    #[test]
-    fn an_epoch_that_was_given_up_decides_nothing() {
-        let (mut chooser, mut way) = (Chooser::new(), 0);
-        run(&mut chooser, &mut way, [100, 80], limits::WARM_UP);
-        assert_eq!(way, 1, "the trial is under way");
-        way = chooser.give_up();
-        assert_eq!((way, chooser.best()), (0, 0));
-        assert_eq!(run(&mut chooser, &mut way, [100, 80], limits::UNMEASURED), 0);
-        run(&mut chooser, &mut way, [100, 80], 1 + 2 * limits::ROUNDS as u32);
-        assert_eq!(chooser.best(), 1, "the next trial shows it");
     }
 }

@@ -2,15 +2,14 @@
 //!
 //! A ring performs them in a batch; or they wait for the next turns' plain calls, which keeps the memory of
 //! few tasks in the processor's caches. Which costs less depends on the processor. On AMD's the ring does, by
-//! 1.07 to 1.19. Elsewhere it is learned with a [`Chooser`] from the processor time of the thread. An epoch
-//! is [`limits::CROWD_EPOCH`] operations in turns of a crowd. In between come no other turns, or it is left
-//! out.
+//! 1.07 to 1.19, on some of Intel's the calls, by 1.10. So it is learned with a [`Chooser`] from the
+//! processor time of the thread. An epoch is [`limits::CROWD_EPOCH`] operations in turns of a crowd. In
+//! between come no other turns, or it is left out.
 
 use std::time::Duration;
 
 use super::chooser::Chooser;
 use super::limits;
-use crate::sys::Processor;
 
 /// The way of a driver's crowds and its measured costs: of small operations in turns that have not enough
 /// plain calls for all. See [`Metrics::crowds`](crate::Metrics::crowds).
@@ -22,11 +21,10 @@ pub struct CrowdFigures {
     /// The processor time of an operation by the queue, and by the next turns' plain calls, the program's own
     /// work included; `None` as long as it was not measured.
     pub costs: [Option<Duration>; 2],
-}
-
-/// Returns whether the way is learned on this kind of processors.
-pub(crate) fn learns_crowds() -> bool {
-    Processor::current() != Processor::Amd
+    /// The number of comparisons of the two.
+    pub comparisons: u64,
+    /// The number of comparisons after which the other one was used.
+    pub changes: u64,
 }
 
 /// Chooses between the queue (0) and the next turns (1).
@@ -61,7 +59,8 @@ impl Crowd {
 
     pub(crate) fn figures(&self) -> CrowdFigures {
         let costs = [0, 1].map(|way| self.chooser.cost(way).map(Duration::from_nanos));
-        CrowdFigures { waits: self.chooser.best() == 1, costs }
+        let (comparisons, changes) = self.chooser.numbers();
+        CrowdFigures { waits: self.chooser.best() == 1, costs, comparisons, changes }
     }
 
     /// Ends a turn of a crowd in which `count` operations were performed. `time` returns the processor time
@@ -112,7 +111,9 @@ mod tests {
             let (mut crowd, mut clock) = (Crowd::new(true), 0);
             run(&mut crowd, &mut clock, costs, 10_000 / 64);
             assert_eq!(crowd.waits(), waits, "{costs:?}");
-            assert_eq!(crowd.figures().costs, costs.map(|cost| Some(Duration::from_nanos(cost))));
+            let figures = crowd.figures();
+            assert_eq!(figures.costs, costs.map(|cost| Some(Duration::from_nanos(cost))));
+            assert_eq!((figures.comparisons, figures.changes), (waits.into(), waits.into()));
         }
     }
 

@@ -114,29 +114,11 @@ pub const WARM_UP: u32 = 2;
 /// The fewest and the most epochs between two trials, and between two comparisons after changes.
 pub const TRIALS_APART: [u32; 2] = [8, 128];
 
-/// The number of epochs without a trial after one that could not be measured.
-pub const UNMEASURED: u32 = 1024;
-
 /// The number of consecutive epochs of unusual cost that show a change.
 pub const STRANGE: u32 = 2;
 
 /// Operations of an epoch of crowds.
 pub const CROWD_EPOCH: u32 = 1024;
-
-/// Messages of an epoch of streams.
-pub const STREAM_EPOCH: u32 = 512;
-
-/// Messages that are counted to find out whether the connections use the new way.
-pub const SETTLING: u32 = 128;
-
-/// With fewer messages by the other way meanwhile they do.
-pub const LATE_MAX: u32 = 4;
-
-/// The most such counts. With still more connections a change costs more than it can win.
-pub const SETTLINGS_MAX: u32 = 32;
-
-/// The most times that an epoch begins again because of connections that come the other way.
-pub const RESTARTS_MAX: u32 = 16;
 
 // ---- a round of a runtime ------------------------------------------------------------------------------
 

@@ -32,13 +32,13 @@ use rustix::io::Errno;
 
 pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
+pub(crate) use self::crowd::Crowd;
 pub use self::crowd::CrowdFigures;
-pub(crate) use self::crowd::{Crowd, learns_crowds};
 pub use self::hint::{CallSupport, FileHint};
 pub(crate) use self::mount::{Mount, Mounts, local_route};
 pub use self::mount::{MountFacts, Support};
-pub use self::streams::{StreamFigures, Streams};
-pub(crate) use self::streams::{StreamMode, StreamModes};
+pub(crate) use self::streams::StreamState;
+pub use self::streams::Streams;
 use crate::counters::OpKind;
 
 /// The choice between plain calls and the queue.

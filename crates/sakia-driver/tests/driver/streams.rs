@@ -214,7 +214,7 @@ fn a_closed_connection_leaves_nothing_behind() {
 /// However often the way of receiving changes, a stream's bytes arrive complete and in order.
 #[test]
 fn random_changes_of_the_way_lose_no_byte() {
-    let settings = [Streams::Queue, Streams::Readiness, Streams::Learned];
+    let settings = [Streams::Queue, Streams::Readiness];
     for seed in 0..20 {
         let mut random = Random::new(seed);
         let driver = support::driver();
@@ -224,7 +224,7 @@ fn random_changes_of_the_way_lose_no_byte() {
             let index = random.below(pairs.len() as u64) as usize;
             let ((near, far), sent, received) = &mut pairs[index];
             match random.below(12) {
-                0 => driver.set_streams(settings[random.below(3) as usize]),
+                0 => driver.set_streams(settings[random.below(2) as usize]),
                 1 => {
                     if let Poll::Ready(buf) = poll_once(far.recv()) {
                         check(&buf.unwrap(), received);
@@ -290,35 +290,13 @@ fn check(buf: &[u8], received: &mut u64) {
     }
 }
 
-/// The program's own messages decide the choice, and the figures report it.
-#[test]
-fn the_cheaper_way_is_learned() {
-    let driver = support::driver();
-    driver.set_streams(Streams::Learned);
-    let pairs: Vec<_> = (0..32).map(|_| pair(&driver)).collect();
-    for _ in 0..400 {
-        for (near, _) in &pairs {
-            run(&driver, near.send(vec![1; 64])).0.unwrap();
-        }
-        for (_, far) in &pairs {
-            assert_eq!(run(&driver, far.recv()).unwrap().len(), 64);
-        }
-    }
-    let figures = driver.streams();
-    assert_eq!(figures.setting, Streams::Learned);
-    let [queue, readiness] = figures.costs.map(|cost| cost.expect("both ways were measured"));
-    let zero = Duration::ZERO;
-    assert!(queue > zero && readiness > zero, "{figures:?}");
-    assert_eq!(driver.metrics().streams, figures);
-}
-
-/// Without an io_uring there is only one way.
+/// Without an io_uring there is only one mode.
 #[test]
 fn a_driver_without_a_ring_has_no_choice() {
     let driver = Driver::new(sakia_driver::Epoll::new().unwrap());
-    for streams in [Streams::Learned, Streams::Readiness, Streams::Auto] {
+    for streams in [Streams::Readiness, Streams::Queue] {
         driver.set_streams(streams);
-        assert_eq!(driver.streams().setting, Streams::Queue);
+        assert_eq!((driver.streams(), driver.metrics().streams), (Streams::Queue, Streams::Queue));
     }
 }
 

@@ -26,7 +26,7 @@ fn on_each(test: impl AsyncFn()) {
     for (policy, streams) in [
         (Policy::Auto, Streams::Queue),
         (Policy::Auto, Streams::Readiness),
-        (Policy::Poll, Streams::Auto),
+        (Policy::Poll, Streams::Queue),
     ] {
         let runtime = Runtime::builder().backend(policy).streams(streams).build().unwrap();
         runtime.block_on(test());
