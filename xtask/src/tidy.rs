@@ -8,6 +8,7 @@ mod bare;
 mod cancel_safety;
 mod crates;
 pub(crate) mod cycles;
+mod fields;
 mod layers;
 mod libc_free;
 mod links;
@@ -51,6 +52,7 @@ const CHECKS: &[Check] = &[
     crates::lints_are_inherited,
     crates::unsafe_is_forbidden,
     cycles::are_small,
+    fields::are_few,
     layers::point_down,
     layers::leaves_import_nothing,
     layers::limits_are_in_one_file,

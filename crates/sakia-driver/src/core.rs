@@ -77,8 +77,6 @@ pub(crate) struct Core {
     pub(crate) in_flight: u32,
     /// A foreign loop polls a descriptor, which does not tell of messages that a turn leaves to the next one.
     pub(crate) is_polled: bool,
-    /// Bytes that receives with more to come have brought in this turn.
-    turn_bytes: usize,
     pub(crate) counters: Counters,
     memory: Memory,
     /// State for the board, once the driver is watched.
@@ -91,7 +89,6 @@ pub(crate) struct Core {
     pub(crate) outbox: Outbox,
     pub(crate) due: Due,
     pub(crate) lent: Lent,
-    keeper: Keeper,
 }
 
 /// Numbers of entries that operations may have in flight.
@@ -115,6 +112,7 @@ struct Memory {
     /// Room for completions while they are dispatched; none before the backend is set up.
     batch: Box<[Cqe]>,
     blocks: Blocks,
+    keeper: Keeper,
 }
 
 impl Memory {
@@ -158,11 +156,11 @@ impl Core {
             phase: Phase::Running,
             in_flight: 0,
             is_polled: false,
-            turn_bytes: 0,
             counters: Counters::default(),
             memory: Memory {
                 batch: if is_put_off { Box::default() } else { Memory::batch() },
                 blocks: Blocks::default(),
+                keeper: Keeper::new(),
             },
             watcher: None,
             abilities: Abilities::of(&backend),
@@ -173,7 +171,6 @@ impl Core {
             outbox: Outbox::default(),
             due,
             lent: Lent::default(),
-            keeper: Keeper::new(),
             backend,
         }
     }

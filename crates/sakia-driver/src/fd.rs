@@ -87,10 +87,7 @@ pub struct Fd {
 
 struct Inner {
     raw: i32,
-    /// Found out when first needed.
-    kind: Cell<Option<FileKind>>,
-    /// The size of the file, learned together with the kind.
-    size: Cell<Option<u64>>,
+    known: Known,
     /// The status flags with which it was opened. `None` until needed if the driver did not open it.
     flags: Cell<Option<u32>>,
     /// `O_NONBLOCK` was added when it was opened, so that opening did not wait.
@@ -98,11 +95,6 @@ struct Inner {
     mode: Cell<SocketMode>,
     /// The transfers that the file refuses.
     refusals: Refusals,
-    /// Learned together with the kind; see [`FileFacts::is_anonymous`].
-    is_anonymous: Cell<bool>,
-    /// The same.
-    is_socket: Cell<bool>,
-    is_pipe: Cell<bool>,
     /// Code outside the driver may have set `SO_LINGER`.
     may_linger: Cell<bool>,
     /// Predicts whether reads find their bytes in the page cache.
@@ -120,6 +112,17 @@ struct Inner {
     driver: *const (),
     /// Keeps a lent descriptor open in place of this value; the lender's other users may use it too.
     lender: Option<Lender>,
+}
+
+/// The facts of a file, all found out when the kind is first needed; see [`FileFacts`].
+#[derive(Default)]
+struct Known {
+    /// `None` until then.
+    kind: Cell<Option<FileKind>>,
+    size: Cell<Option<u64>>,
+    is_anonymous: Cell<bool>,
+    is_socket: Cell<bool>,
+    is_pipe: Cell<bool>,
 }
 
 /// A transfer, as far as it decides its way.
@@ -227,15 +230,11 @@ impl Fd {
         let driver = Rc::as_ptr(&owner).cast();
         let inner = Rc::new(Inner {
             raw,
-            kind: Cell::new(None),
-            size: Cell::new(None),
+            known: Known::default(),
             flags: Cell::new(None),
             is_nonblock_added: Cell::new(false),
             mode: Cell::new(SocketMode::Foreign),
             refusals: Refusals::unknown(),
-            is_anonymous: Cell::new(false),
-            is_socket: Cell::new(false),
-            is_pipe: Cell::new(false),
             may_linger: Cell::new(true),
             cache_hint: FileHint::default(),
             cached: Cell::default(),
@@ -276,8 +275,8 @@ impl Fd {
     pub(crate) unsafe fn socket(raw: i32, owner: Rc<dyn Owner>, may_linger: bool) -> Self {
         // SAFETY: the caller's duties are the same.
         let fd = unsafe { Self::opened(raw, owner, 0, false) };
-        fd.inner.kind.set(Some(FileKind::Waiting));
-        fd.inner.is_socket.set(true);
+        fd.inner.known.kind.set(Some(FileKind::Waiting));
+        fd.inner.known.is_socket.set(true);
         fd.inner.may_linger.set(may_linger);
         fd.inner.mode.set(SocketMode::Own);
         fd.inner.refusals.note_socket();
@@ -322,7 +321,7 @@ impl Fd {
     /// `statx(2)` result of a file of a local file system by the same call.
     pub(crate) fn learn_with_stat(&self) -> Option<StatxResult> {
         let inner = &*self.inner;
-        if inner.kind.get().is_some() {
+        if inner.known.kind.get().is_some() {
             return None;
         }
         // SAFETY: a clone keeps the descriptor open: `self`.
@@ -447,7 +446,7 @@ impl Fd {
     /// See [`FileFacts::is_anonymous`].
     pub(crate) fn is_anonymous(&self) -> bool {
         self.kind(); // learns the other facts
-        self.inner.is_anonymous.get()
+        self.inner.known.is_anonymous.get()
     }
 
     /// Returns the way of a call on the descriptor that is short unless a server is asked.
@@ -611,7 +610,7 @@ impl Fd {
     /// See [`Fd::kind`].
     pub fn first_size(&self) -> Option<u64> {
         self.kind();
-        self.inner.size.get()
+        self.inner.known.size.get()
     }
 
     /// Takes the descriptor out of the driver, if this is the only clone; else gives the clone back.
@@ -721,7 +720,7 @@ impl fmt::Debug for Fd {
 impl Inner {
     #[inline(always)]
     fn kind(&self) -> FileKind {
-        match self.kind.get() {
+        match self.known.kind.get() {
             Some(kind) => kind,
             None => self.learn_kind(),
         }
@@ -736,11 +735,11 @@ impl Inner {
     }
 
     fn learn(&self, facts: FileFacts) {
-        self.kind.set(Some(facts.kind));
-        self.size.set(facts.size);
-        self.is_anonymous.set(facts.is_anonymous);
-        self.is_socket.set(facts.is_socket);
-        self.is_pipe.set(facts.is_pipe);
+        self.known.kind.set(Some(facts.kind));
+        self.known.size.set(facts.size);
+        self.known.is_anonymous.set(facts.is_anonymous);
+        self.known.is_socket.set(facts.is_socket);
+        self.known.is_pipe.set(facts.is_pipe);
         if facts.kind == FileKind::Bounded {
             // A file is never in the way of the flag; see `into_owned`.
             // SAFETY: a clone, or the last one's destructor, keeps the descriptor open.
@@ -760,7 +759,7 @@ impl Inner {
     /// Returns the way to close it. Only a file may have data to write back then.
     fn close_way(&self) -> CloseWay {
         match (self.kind(), self.mount.get()) {
-            (FileKind::Waiting, _) if self.is_anonymous.get() => CloseWay::Plain,
+            (FileKind::Waiting, _) if self.known.is_anonymous.get() => CloseWay::Plain,
             (FileKind::Waiting, _) => CloseWay::Queue,
             (FileKind::Bounded, Some(mount)) if mount.closes_at_once => CloseWay::Now,
             (FileKind::Bounded, _) => CloseWay::Lane,
@@ -770,8 +769,8 @@ impl Inner {
     /// Returns the way in which the last clone's drop closes it.
     fn close_way_at_drop(&self) -> CloseWay {
         match self.close_way() {
-            CloseWay::Queue if self.is_pipe.get() => CloseWay::AtOnce,
-            CloseWay::Queue if self.is_socket.get() && !self.lingers() => CloseWay::AtOnce,
+            CloseWay::Queue if self.known.is_pipe.get() => CloseWay::AtOnce,
+            CloseWay::Queue if self.known.is_socket.get() && !self.lingers() => CloseWay::AtOnce,
             way => way,
         }
     }

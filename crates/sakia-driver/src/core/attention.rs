@@ -105,7 +105,7 @@ impl Core {
     #[inline(always)]
     pub(super) fn begin_turn(&mut self) {
         self.due.wants_turn = false;
-        self.turn_bytes = 0;
+        self.enters.turn_bytes = 0;
         self.lent.begin_turn();
         self.due.attention.0.begin.set(None);
         let backend = &self.backend;

@@ -160,7 +160,7 @@ impl Core {
     fn deliver(&mut self, slot: SlotRef, cqe: Cqe) {
         self.counters.delivered += 1;
         if cqe.flags.buffer_id().is_some() {
-            self.turn_bytes += cqe.res.max(0) as usize;
+            self.enters.turn_bytes += cqe.res.max(0) as usize;
         }
         self.trace_delivered(slot);
         let vtable = self.slab.header(slot).vtable;

@@ -117,7 +117,7 @@ impl Core {
     pub(crate) fn stop_intake(&mut self, shared: Weak<dyn Any>) {
         self.phase = Phase::Stopping;
         self.admission.close();
-        self.keeper.shared = shared;
+        self.memory.keeper.shared = shared;
         self.keep();
         while let Some(slot) = self.inline.first_deferred().or_else(|| self.admission.first()) {
             self.unlist(slot);
@@ -182,7 +182,7 @@ impl Core {
     /// Keeps this memory after the driver's end until the last slot is freed: slots in use at the end, and
     /// those of operations that are started in vain afterwards.
     pub(super) fn keep(&mut self) {
-        let Keeper { kept, shared } = &mut self.keeper;
+        let Keeper { kept, shared } = &mut self.memory.keeper;
         if kept.is_none() {
             *kept = shared.upgrade().map(KeepAlive);
         }
@@ -191,6 +191,6 @@ impl Core {
     /// Returns the reference that keeps this memory, once the driver has ended and the last slot was freed.
     #[inline(always)]
     pub(crate) fn last_kept(&mut self) -> Option<KeepAlive> {
-        if self.slab.live() == 0 { self.keeper.kept.take() } else { None }
+        if self.slab.live() == 0 { self.memory.keeper.kept.take() } else { None }
     }
 }

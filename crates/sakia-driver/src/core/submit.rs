@@ -62,6 +62,8 @@ pub(super) struct Enters {
     /// The remaining number of turns with many sends in which sends are not assumed to end at once, since
     /// some did not.
     sends_doubted: u8,
+    /// Bytes that receives with more to come have brought in this turn.
+    pub(super) turn_bytes: usize,
 }
 
 /// Numbers of entries that may be pushed. Both are copied at once.
@@ -87,7 +89,7 @@ impl Enters {
         // Three quarters of the queue. Three times its size may overflow.
         let flush_at = (sq_entries - sq_entries.div_ceil(4)).max(1);
         let at_enter = Stops { until: flush_at, after: 0 };
-        Self { stops: at_enter, at_enter, failure: None, sends: 0, sends_doubted: 0 }
+        Self { stops: at_enter, at_enter, failure: None, sends: 0, sends_doubted: 0, turn_bytes: 0 }
     }
 
     /// Makes the next push call `Core::pushed_at_stop`.
@@ -253,7 +255,7 @@ impl Core {
             }
             let messages = self.counters.delivered - delivered;
             let is_full =
-                messages >= limits::TURN_MESSAGES || self.turn_bytes >= limits::TURN_BYTES;
+                messages >= limits::TURN_MESSAGES || self.enters.turn_bytes >= limits::TURN_BYTES;
             if is_full && !self.is_polled || reaped >= limits::TURN_COMPLETIONS {
                 self.want_turn();
                 break;

@@ -128,13 +128,7 @@ struct WriterState {
     written: u64,
     /// Bytes up to here are to be written without waiting for more.
     flush_to: u64,
-    /// One more than the number of bytes that are to be synced, and 0 without such a request. A sync of no
-    /// bytes is a sync, too: others may have written to the sink.
-    sync_to: u64,
-    /// The same for the bytes that were synced, and reached `level`.
-    synced: u64,
-    /// The level of durability that syncing reaches.
-    level: Level,
+    sync: Sync,
     end: End,
     /// The sink's first error.
     error: Option<Failure>,
@@ -144,6 +138,25 @@ struct WriterState {
     writer: Option<Waker>,
     /// The waker of the pump, which waits for something to do.
     pump: Option<Waker>,
+}
+
+/// How far the sink is to be synced, and was.
+#[derive(Clone, Copy, Debug)]
+struct Sync {
+    /// One more than the number of bytes that are to be synced, and 0 without such a request. A sync of no
+    /// bytes is a sync, too: others may have written to the sink.
+    to: u64,
+    /// The same for the bytes that were synced, and reached `level`.
+    done: u64,
+    /// The level of durability that syncing reaches.
+    level: Level,
+}
+
+impl Sync {
+    /// Returns whether a sync was asked for that was not made.
+    fn is_due(self) -> bool {
+        self.to > self.done
+    }
 }
 
 /// The time at which bytes leave that do not fill a block.
@@ -295,7 +308,7 @@ impl WriterState {
 
     /// Takes the waker of the pump, if the pump has something to do.
     fn pump_waker(&mut self) -> Option<Waker> {
-        let has_work = self.error.is_none() && (self.is_writable() || self.sync_to > self.synced);
+        let has_work = self.error.is_none() && (self.is_writable() || self.sync.is_due());
         self.pump.take_if(|_| has_work || self.end != End::No)
     }
 
@@ -431,9 +444,7 @@ impl<W: 'static> Writer<W> {
             accepted: 0,
             written: 0,
             flush_to: 0,
-            sync_to: 0,
-            synced: 0,
-            level: Level::Accepted,
+            sync: Sync { to: 0, done: 0, level: Level::Accepted },
             end: End::No,
             error: None,
             is_ended: false,
@@ -591,9 +602,9 @@ impl<W> Writer<W> {
         let mut reached = Level::Accepted;
         let mut is_done = state.written == all;
         if level == Level::Durable {
-            state.sync_to = all + 1;
-            is_done &= state.synced >= state.sync_to;
-            reached = state.level;
+            state.sync.to = all + 1;
+            is_done &= !state.sync.is_due();
+            reached = state.sync.level;
         }
         let previous = if is_done { None } else { state.wait(cx) };
         release(state, previous);
@@ -821,7 +832,7 @@ where
                 let result = sink.sync().await;
                 let mut state = shared.borrow_mut();
                 match result {
-                    Ok(level) => (state.synced, state.level) = (to, level),
+                    Ok(level) => (state.sync.done, state.sync.level) = (to, level),
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => state.fail(error),
                 }
@@ -848,8 +859,8 @@ fn poll_work(shared: &Rc<Shared>, cx: &mut Context<'_>) -> Poll<Work> {
         if state.is_writable() {
             return Poll::Ready(Work::Write);
         }
-        if state.sync_to > state.synced {
-            return Poll::Ready(Work::Sync(state.sync_to));
+        if state.sync.is_due() {
+            return Poll::Ready(Work::Sync(state.sync.to));
         }
     }
     if state.end != End::No {
