@@ -439,6 +439,13 @@ impl Sqe {
         Self::new(Opcode::FSYNC, fd, 0, 0, 0).op_flags(flags)
     }
 
+    /// Makes `len` bytes of the file from byte `off` on durable, with the metadata needed to read them; all
+    /// of the file if both are 0. Since 5.1.
+    #[doc(alias = "io_uring_prep_fsync")]
+    pub const fn fsync_range(fd: i32, off: u64, len: u32) -> Self {
+        Self::new(Opcode::FSYNC, fd, 0, len, off).op_flags(sys::IORING_FSYNC_DATASYNC)
+    }
+
     /// Opens the NUL-terminated `path` relative to `dir`. Completes with a descriptor. Since 5.6.
     #[doc(alias = "io_uring_prep_openat")]
     pub fn openat(dir: i32, path: *const u8, open_flags: u32, mode: u32) -> Self {

@@ -44,7 +44,7 @@ fn check(tree: &Tree, listed: &[(&str, &str)], findings: &mut Vec<Finding>) {
     for ((name, _), used) in listed.iter().zip(used) {
         if !used && !sources.is_empty() {
             let message = format!("`{name}` is listed, and has no more than {FIELDS} fields");
-            findings.push(Finding::new(&sources[0], 1, message));
+            findings.push(Finding::new(sources[0], 1, message));
         }
     }
 }

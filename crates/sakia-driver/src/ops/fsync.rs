@@ -2,6 +2,7 @@
 
 use sakia_ring::Sqe;
 
+use crate::backend::FileKind;
 use crate::call::{Function, System};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
@@ -12,6 +13,14 @@ use crate::sys::abi;
 pub struct Fsync {
     fd: Fd,
     data_only: bool,
+}
+
+/// See [`Handle::fsync_range`].
+#[derive(Debug)]
+pub struct FsyncRange {
+    fd: Fd,
+    offset: u64,
+    len: u32,
 }
 
 /// See [`Handle::syncfs`].
@@ -66,6 +75,31 @@ impl Handle {
     #[doc(alias = "fdatasync")]
     pub fn fsync(&self, fd: &Fd, data_only: bool) -> Op<Fsync> {
         self.start(Fsync { fd: self.held(fd), data_only })
+    }
+
+    /// Makes `len` bytes of `fd` from byte `offset` on durable, as far as they were written before this
+    /// operation was started, with the metadata needed to read them: what a write with `RWF_DSYNC` does with
+    /// its own bytes. Makes all of the file durable if both are 0, and on a backend without entries, since no
+    /// system call has a range.
+    ///
+    /// # Errors
+    /// As [`fsync`](Handle::fsync).
+    ///
+    /// # Kernel
+    /// 5.1. Source: `io_uring_prep_fsync(3)`.
+    pub fn fsync_range(&self, fd: &Fd, offset: u64, len: u32) -> Op<FsyncRange> {
+        self.start(FsyncRange { fd: self.held(fd), offset, len })
+    }
+
+    /// Returns whether a durable write of this file is best made in two steps: a plain write, and
+    /// [`fsync_range`](Handle::fsync_range).
+    ///
+    /// A ring's kernel performs the writes of a file that it gives to its workers one after the other, and so
+    /// each durable one waits for its own commit of the file system; several syncs at once share one. Threads
+    /// make several durable writes of a file at once, by one call each.
+    pub fn splits_durable_writes(&self, fd: &Fd) -> bool {
+        let takes_entries = self.shared.core.borrow().takes_entries();
+        takes_entries && fd.kind() == FileKind::Bounded
     }
 
     /// Makes all writes to the file system of `fd` durable.
@@ -141,6 +175,16 @@ of_numbers! {
     call {
         let function = if it.data_only { Function::Fdatasync } else { Function::Fsync };
         System::on(function, it.fd.raw(), [])
+    };
+}
+
+of_numbers! {
+    |it: FsyncRange| Bounded, local; Fsync;
+    entry Sqe::fsync_range(it.fd.raw(), it.offset, it.len);
+    // The range is for the simulated kernel: the system call has none.
+    call {
+        let range = [it.offset as usize, it.len as usize];
+        System::on(Function::Fdatasync, it.fd.raw(), range)
     };
 }
 

@@ -269,7 +269,7 @@ pub(crate) unsafe fn decode(sqe: &Sqe, registered: Option<(u64, u64)>) -> Result
         Opcode::FSYNC if flags & !abi::IORING_FSYNC_DATASYNC == 0 && addr == 0 => {
             let data_only = flags & abi::IORING_FSYNC_DATASYNC != 0;
             let function = if data_only { Function::Fdatasync } else { Function::Fsync };
-            Ok(System::on(function, fd, []))
+            Ok(System::on(function, fd, [second, count]))
         }
         Opcode::OPENAT if sqe.file_index == 0 => {
             let (flags, mode) = (flags.into(), len.into());

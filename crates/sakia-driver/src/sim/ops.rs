@@ -9,6 +9,7 @@
 //! Sources: `io_uring_enter(2)`, `io_uring_prep_*(3)` and the manual page of each system call.
 
 use std::mem::offset_of;
+use std::ops::Range;
 use std::rc::Rc;
 
 use linux_raw_sys::general::{
@@ -65,7 +66,11 @@ pub(super) enum Kind {
     Close {
         raw: i32,
     },
-    Fsync(Level),
+    Fsync {
+        level: Level,
+        /// The bytes that are synced.
+        range: Range<usize>,
+    },
     /// The status of the path or, without one, of the open file.
     Statx {
         path: Option<(Place, Last)>,
@@ -212,8 +217,8 @@ pub(super) unsafe fn prepare(kernel: &Kernel, call: &Call) -> Result<PreparedCal
             }
             Call::Flock { .. } | Call::CopyFileRange { .. } => files::prepare(kernel, call),
             Call::System(System { function, args }) => match function {
-                Function::Fsync => prepare_fsync(kernel, args[0] as i32, Level::All),
-                Function::Fdatasync => prepare_fsync(kernel, args[0] as i32, Level::Data),
+                Function::Fsync => prepare_fsync(kernel, args, Level::All),
+                Function::Fdatasync => prepare_fsync(kernel, args, Level::Data),
                 Function::Statx => prepare_statx(kernel, args),
                 Function::Socket | Function::Bind | Function::Listen | Function::Shutdown => {
                     sockets::prepare(kernel, call)
@@ -355,12 +360,19 @@ fn check_transfer(file: &OpenFile, transfer: &Transfer) -> Result<bool, Errno> {
     Ok(flags & RWF_NOWAIT != 0)
 }
 
-fn prepare_fsync(kernel: &Kernel, raw: i32, level: Level) -> Result<PreparedCall, Errno> {
-    let file = kernel.file(raw)?;
-    if file.is_stream() {
+/// The arguments are the descriptor, and the begin and the length of a range, or zeros.
+fn prepare_fsync(
+    kernel: &Kernel,
+    [raw, begin, len, ..]: [usize; 6],
+    level: Level,
+) -> Result<PreparedCall, Errno> {
+    let file = kernel.file(raw as i32)?;
+    let end = begin.checked_add(len).ok_or(Errno::INVAL)?;
+    if file.is_stream() || i64::try_from(begin).is_err() {
         return Err(Errno::INVAL);
     }
-    Ok(PreparedCall::on(Kind::Fsync(level), file))
+    let range = begin..if end == 0 { usize::MAX } else { end };
+    Ok(PreparedCall::on(Kind::Fsync { level, range }, file))
 }
 
 /// # Safety
@@ -444,13 +456,13 @@ pub(super) unsafe fn perform(
             statx(kernel, path.as_ref(), file, lent).map(|()| 0).into()
         },
         (Kind::Poll { events }, Some(file)) => poll_once(kernel, file, *events),
-        (Kind::Fsync(level), Some(file)) => {
-            kernel.sync(file, *level, 0..usize::MAX).map(|()| 0).into()
+        (Kind::Fsync { level, range }, Some(file)) => {
+            kernel.sync(file, *level, range.clone()).map(|()| 0).into()
         }
         (
             Kind::Read { .. }
             | Kind::Write { .. }
-            | Kind::Fsync(_)
+            | Kind::Fsync { .. }
             | Kind::File(_)
             | Kind::Poll { .. }
             | Kind::Cancel { .. },

@@ -709,7 +709,8 @@ impl File {
     /// ```
     ///
     /// # Kernel
-    /// 4.7 (`RWF_DSYNC`); on file systems without support for it, a write and `fdatasync(2)`.
+    /// With a ring a write, and a sync of its bytes; else, and for direct I/O, 4.7 (`RWF_DSYNC`), and on file
+    /// systems without support for it a write and `fdatasync(2)`.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
         buf_try!(self.check_write(offset), buf);
@@ -722,6 +723,18 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<(), T> {
+        let len = u32::try_from(buf.bytes_len()).unwrap_or(0);
+        let is_plain = self.direct.is_none() && !self.appends;
+        if is_plain && len > 0 && self.driver.splits_durable_writes(&self.fd) {
+            let (result, buf) = self.write_all_explained(buf, offset, 0).await;
+            buf_try!(result, buf);
+            let sync = async || self.driver.fsync_range(&self.fd, offset, len).await;
+            return match uninterrupted(sync).await {
+                // It keeps nothing, such as `/dev/null`.
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::INVAL) => (Ok(()), buf),
+                result => (result, buf),
+            };
+        }
         let (result, buf) =
             self.write_all_explained(buf, offset, ReadWriteFlags::DSYNC.bits()).await;
         match result {

@@ -156,6 +156,23 @@ fn a_durable_write_is_durable_and_nothing_else() {
 }
 
 #[test]
+fn a_sync_of_a_range_is_for_its_bytes() {
+    let mut ring = Loop::inline();
+    ring.handle.create_file("f", [b'o'; 3 * PAGE]);
+    let fd = ring.open(c"f", OFlags::RDWR);
+    put(&mut ring, fd, &[b'x'; 3 * PAGE], 0);
+    assert_eq!(ring.run(Sqe::fsync_range(fd, PAGE as u64, 10)), 0);
+    let bytes = outcomes(&ring, |disk| {
+        let content = disk.contents("f").unwrap();
+        [content[0], content[PAGE], content[2 * PAGE]]
+    });
+    let expected = [[b'o', b'o'], [b'o', b'x'], [b'x', b'o'], [b'x', b'x']];
+    assert_eq!(bytes, expected.map(|[first, last]| [first, b'x', last]).into());
+    assert_eq!(ring.run(Sqe::fsync_range(fd, 0, 0)), 0);
+    assert_eq!(outcomes(&ring, |disk| disk.contents("f")), [Some(vec![b'x'; 3 * PAGE])].into());
+}
+
+#[test]
 fn files_opened_to_be_durable_are() {
     for flag in [OFlags::DSYNC, OFlags::SYNC] {
         let mut ring = Loop::inline();

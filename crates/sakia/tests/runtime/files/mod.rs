@@ -7,6 +7,7 @@ mod bad_places;
 mod crashes;
 mod direct_io;
 mod directories;
+mod durable_writes;
 mod group_commit;
 mod group_commit_model;
 #[cfg(feature = "sim")]
