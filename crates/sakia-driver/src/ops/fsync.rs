@@ -79,7 +79,7 @@ impl Handle {
 
     /// Makes `len` bytes of `fd` from byte `offset` on durable, as far as they were written before this
     /// operation was started, with the metadata needed to read them: what a write with `RWF_DSYNC` does with
-    /// its own bytes. Makes all of the file durable if both are 0, and on a backend without entries, since no
+    /// its own bytes. Makes all of the file durable if both are 0, and on a backend of threads, since no
     /// system call has a range.
     ///
     /// # Errors
@@ -98,8 +98,8 @@ impl Handle {
     /// each durable one waits for its own commit of the file system; several syncs at once share one. Threads
     /// make several durable writes of a file at once, by one call each.
     pub fn splits_durable_writes(&self, fd: &Fd) -> bool {
-        let takes_entries = self.shared.core.borrow().takes_entries();
-        takes_entries && fd.kind() == FileKind::Bounded
+        let is_on_threads = self.shared.core.borrow().makes_calls();
+        !is_on_threads && fd.kind() == FileKind::Bounded
     }
 
     /// Makes all writes to the file system of `fd` durable.
