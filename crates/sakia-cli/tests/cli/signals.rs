@@ -26,14 +26,19 @@ pub fn hearing<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Command {
     command
 }
 
-/// Starts the program and waits until it handles signals, or ignores them.
+/// Starts the program and waits until it handles the signals that end it, but for those that it ignores.
 pub fn start(command: &mut Command) -> Child {
+    const ENDING: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     await_that("handlers of signals", || {
         let status = fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap_or_default();
-        let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0");
-        let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
-        caught & 1 << (libc::SIGTERM - 1) != 0
+        let mask = |name| {
+            let mask = status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or("0");
+            u64::from_str_radix(mask.trim(), 16).unwrap()
+        };
+        let (caught, ignored) = (mask("SigCgt:"), mask("SigIgn:"));
+        let has = |mask: u64, signal| mask & 1 << (signal - 1) != 0;
+        has(caught, libc::SIGTERM) && ENDING.into_iter().all(|signal| has(caught | ignored, signal))
     });
     child
 }
