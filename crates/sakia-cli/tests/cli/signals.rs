@@ -37,7 +37,7 @@ pub fn start(command: &mut Command) -> Child {
             u64::from_str_radix(mask.trim(), 16).unwrap()
         };
         let (caught, ignored) = (mask("SigCgt:"), mask("SigIgn:"));
-        let has = |mask: u64, signal| mask & 1 << (signal - 1) != 0;
+        let has = |mask: u64, signal: i32| mask & 1 << (signal - 1) != 0;
         has(caught, libc::SIGTERM) && ENDING.into_iter().all(|signal| has(caught | ignored, signal))
     });
     child
