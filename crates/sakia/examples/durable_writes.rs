@@ -1,8 +1,9 @@
-//! What durable writes of one file cost: tasks that each overwrite a place of their own, and wait until it is
-//! durable.
+//! The cost of durable writes of one file, by tasks that each overwrite a place of their own, and wait until
+//! it is durable.
 //!
-//! Run it with `cargo run --release -p sakia --example durable_writes -- DIRECTORY [TASKS [WRITES]]`. It prints
-//! a line for each round and way, which alternate: the writes in a second, and the processor time of each.
+//! Run it with `cargo run --release -p sakia --example durable_writes -- DIRECTORY [TASKS [WRITES]]`. It
+//! prints a line for each round and way, which alternate: the writes in a second, and the processor time of
+//! each.
 //! - `runtime`: `fs::File::write_durable_at` of a runtime of one thread;
 //! - `engine`: `engine::File::write_durable_at`, awaited by tasks of tokio;
 //! - `tokio`: a write, then a sync, each on a thread of tokio's pool, as with `tokio::fs`.
