@@ -290,6 +290,35 @@ fn check(buf: &[u8], received: &mut u64) {
     }
 }
 
+/// The receive that is under way brings one more message, and ends.
+#[test]
+fn a_connection_changes_its_mode_with_its_next_message() {
+    const ROUNDS: u64 = 10;
+    let driver = support::driver();
+    let (near, far) = pair(&driver);
+    let exchange = || {
+        for (from, to) in [(&near, &far), (&far, &near)] {
+            run(&driver, from.send(vec![1])).0.unwrap();
+            assert_eq!(*run(&driver, to.recv()).unwrap(), [1]);
+        }
+    };
+    for (mode, plain) in [
+        (Streams::Queue, 0),
+        (Streams::Readiness, 2 * ROUNDS),
+        (Streams::Queue, 0),
+        (Streams::Readiness, 2 * ROUNDS),
+    ] {
+        driver.set_streams(mode);
+        assert_eq!((driver.streams(), driver.metrics().streams), (mode, mode));
+        // The receive of the mode before brings the first message, and one of this mode the second.
+        exchange();
+        exchange();
+        let before = driver.counters().of(OpKind::Send).inline;
+        (0..ROUNDS).for_each(|_| exchange());
+        assert_eq!(driver.counters().of(OpKind::Send).inline - before, plain, "{mode:?}");
+    }
+}
+
 /// Without an io_uring there is only one mode.
 #[test]
 fn a_driver_without_a_ring_has_no_choice() {
