@@ -34,6 +34,8 @@ pub struct Pair<'a> {
     their_runtime: Runtime,
     /// A file that may have an operation in flight.
     busy: Option<usize>,
+    /// A dropped change of a file's facts may go on: a sync of the file does not wait for it.
+    lasts: bool,
     /// The error of a write that a sync has returned already, and the next write or flush is to return.
     owed: [Option<Fault>; SLOTS],
     /// Files that may keep bytes of a dropped read.
@@ -60,6 +62,7 @@ impl<'a> Pair<'a> {
             our_runtime: if has_threads { multi_thread() } else { current_thread() },
             their_runtime: builder.max_blocking_threads(1).build().unwrap(),
             busy: None,
+            lasts: false,
             owed: [None; SLOTS],
             may_keep: [false; SLOTS],
             is_cloned: false,
@@ -169,6 +172,7 @@ impl<'a> Pair<'a> {
         if outcomes.is_none() || leaves_flight(action) {
             self.busy = from;
         }
+        self.lasts |= outcomes.is_none() && is_about_facts(action);
         match (action, &outcomes) {
             (Action::File { slot, call: Call::Read(_) }, None) => self.may_keep[*slot] = true,
             // Its error is lost; the reference returns it from a seek.
@@ -315,6 +319,9 @@ impl<'a> Pair<'a> {
             let sync = Action::File { slot, call: Call::SyncData };
             self.both(&sync, false);
         }
+        if self.lasts {
+            self.quiesce();
+        }
     }
 
     /// Returns the bytes of a dropped read to the file of the reference, which does not do so itself.
@@ -354,6 +361,7 @@ impl<'a> Pair<'a> {
 
     /// Waits for all that was dropped.
     fn quiesce(&mut self) {
+        self.lasts = false;
         self.end_our_runtime();
         self.await_theirs();
     }
