@@ -11,8 +11,8 @@
 //! Each program ends with steps that use every object once more, so that something comes after each error.
 //!
 //! Left out, since their first error is meant to last: `Writer` and `GroupCommit`; a model of rounds compares
-//! the latter. Left out, since the simulated kernel has none: processes, signals, terminals, lookups. What a
-//! network or a lying file server does is for other tests.
+//! the latter. Left out, since the simulated kernel has none: processes, signals, terminals, lookups.
+//! Networks and lying file servers are for other tests.
 
 mod each_call;
 mod steps;
