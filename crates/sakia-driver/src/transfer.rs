@@ -35,11 +35,23 @@ pub fn read_plainly<T: IoBufMut>(
     mode: CallMode,
 ) -> io::Result<usize> {
     let len = transfer_len(buf.bytes_room().min(most));
-    let part = IoVec { base: buf.stable_mut_ptr(), len: len as usize };
-    // SAFETY: the part lies within the buffer's room, which may be written to and stays where it is until the
-    // call has returned.
-    let came = unsafe { transfer(fd, &[part], len, offset, mode)? };
-    note_filled(came, buf, len)
+    let at = place(len, offset)?;
+    let base = buf.stable_mut_ptr();
+    let came = match mode {
+        // Without a list of parts, which the kernel would have to read and check.
+        CallMode::Blocking => {
+            let addr = base.expose_provenance() as u64;
+            // SAFETY: these bytes lie within the buffer's room, which may be written to and stays where it is
+            // until the call has returned.
+            unsafe { sys::transfer_one(Direction::Read, fd.as_raw_fd(), addr, len, at) }?
+        }
+        CallMode::NonBlocking => {
+            let part = IoVec { base, len: len as usize };
+            // SAFETY: as above.
+            unsafe { transfer(fd, &[part], at, mode) }?
+        }
+    };
+    note_filled(completion(came), buf, len)
 }
 
 /// Reads as [`read_plainly`] does, filling one buffer after the other. At most the first 1024 are used.
@@ -59,13 +71,23 @@ pub fn read_vectored_plainly<T: IoBufMut>(
     let len = room_of_all(bufs);
     let part = |buf: &mut T| IoVec { base: buf.stable_mut_ptr(), len: buf.bytes_room() };
     let parts: Vec<_> = bufs.iter_mut().take(BUFFERS_MAX).map(part).collect();
+    let at = place(len, offset)?;
     // SAFETY: each part is a buffer's room, which may be written to and stays where it is until the call has
     // returned.
-    let came = unsafe { transfer(fd, &parts, len, offset, mode)? };
-    note_all_filled(came, bufs, len)
+    let came = unsafe { transfer(fd, &parts, at, mode) }?;
+    note_all_filled(completion(came), bufs, len)
 }
 
-/// Reads into parts, which have `len` bytes in all.
+/// Returns the kernel's number of a place, for a transfer of `len` bytes.
+#[inline]
+fn place(len: u32, offset: Option<u64>) -> Result<u64, Errno> {
+    if len == 0 || offset == Some(CURRENT_POSITION) {
+        return Err(Errno::INVAL);
+    }
+    Ok(offset.unwrap_or(CURRENT_POSITION))
+}
+
+/// Reads into parts.
 ///
 /// # Safety
 ///
@@ -74,17 +96,17 @@ pub fn read_vectored_plainly<T: IoBufMut>(
 unsafe fn transfer(
     fd: BorrowedFd<'_>,
     parts: &[IoVec],
-    len: u32,
-    offset: Option<u64>,
+    at: u64,
     mode: CallMode,
-) -> io::Result<Completion> {
-    let at = offset.unwrap_or(CURRENT_POSITION);
-    if len == 0 || offset == Some(CURRENT_POSITION) {
-        return Err(Errno::INVAL.into());
-    }
+) -> Result<usize, Errno> {
     let flags = nowait::flags(mode, 0);
     let (raw, vector, count) = (fd.as_raw_fd(), parts.as_ptr(), parts.len());
     // SAFETY: the caller says that the memory may be filled.
-    let count = unsafe { sys::transfer(Direction::Read, raw, vector, count, at, flags)? };
-    Ok(Completion { res: i32::try_from(count).unwrap_or(i32::MAX), ..Completion::default() })
+    unsafe { sys::transfer(Direction::Read, raw, vector, count, at, flags) }
+}
+
+/// Returns the completion of a read of `count` bytes.
+#[inline]
+fn completion(count: usize) -> Completion {
+    Completion { res: i32::try_from(count).unwrap_or(i32::MAX), ..Completion::default() }
 }
