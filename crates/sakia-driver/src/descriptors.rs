@@ -66,15 +66,7 @@ impl Descriptors for KernelDescriptors {
     unsafe fn facts(&self, raw: i32) -> FileFacts {
         // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // Attributes that need a request to a file server are omitted: the server may never answer.
-        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let wanted = StatxFlags::TYPE | StatxFlags::SIZE | MNT_ID_UNIQUE;
-        let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
-            return facts_by_fstat(fd);
-        };
-        let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        let mount = (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id);
-        facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
+        facts(fd)
     }
 
     unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
@@ -121,8 +113,7 @@ impl Descriptors for KernelDescriptors {
     unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
         // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        let table = MountTable::read().unwrap_or_default();
-        find_type(&table, mount_number(fd), facts.device)
+        file_system(fd, facts)
     }
 
     fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
@@ -265,6 +256,25 @@ fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) ->
         is_socket: file_type == FileType::Socket,
         is_pipe: file_type == FileType::Fifo,
     }
+}
+
+/// Returns the facts of an open file. Attributes that need a request to a file server are omitted: the server
+/// may never answer.
+pub(crate) fn facts(fd: BorrowedFd<'_>) -> FileFacts {
+    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let wanted = StatxFlags::TYPE | StatxFlags::SIZE | MNT_ID_UNIQUE;
+    let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
+        return facts_by_fstat(fd);
+    };
+    let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+    let mount = (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id);
+    facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
+}
+
+/// Returns the type of an open file's file system; empty if the table of mounts does not have it.
+pub(crate) fn file_system(fd: BorrowedFd<'_>, facts: &FileFacts) -> String {
+    let table = MountTable::read().unwrap_or_default();
+    find_type(&table, mount_number(fd), facts.device)
 }
 
 /// Returns the number of a file's mount in the table of mounts, if the kernel reports it (5.8). Later mounts

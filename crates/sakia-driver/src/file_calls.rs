@@ -1,14 +1,18 @@
-//! Transfers of one file that refuse to wait, by what was learned of it.
+//! Transfers of one file that refuse to wait, by what was learned of it; and writes that cannot refuse, but
+//! are quick.
+
+mod quick;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::IoBufMut;
 use crate::calls::{is_in_memory, read_nowait, write_nowait};
-use crate::decide::{Attempt, CallMode, CallSupport, FileHint};
+use crate::decide::{Attempt, Breaker, CallMode, CallSupport, FileHint, Rule};
 use crate::transfer::{read_plainly, read_vectored_plainly};
 
 /// Flags of files that wait, or bypass the cache.
@@ -45,6 +49,8 @@ const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 pub struct FileCalls {
     reads: FileHint,
     writes: FileHint,
+    /// That of the file's mount. `None` inside: writes are not tried that cannot refuse to wait.
+    breaker: OnceLock<Option<Arc<Breaker>>>,
 }
 
 impl FileCalls {
@@ -61,7 +67,7 @@ impl FileCalls {
     pub fn with_flags(flags: OFlags) -> Self {
         let [reads, writes] =
             [WAITS, WRITE_WAITS].map(|waits| FileHint::new(support(flags, waits)));
-        Self { reads, writes }
+        Self { reads, writes, ..Self::default() }
     }
 
     /// Returns the calls of a file in memory that was opened with none of `O_APPEND`, `O_DIRECT` and the
@@ -71,7 +77,7 @@ impl FileCalls {
     /// As [`with_flags`](Self::with_flags).
     pub fn in_memory() -> Self {
         let hint = || FileHint::new(CallSupport::Any);
-        Self { reads: hint(), writes: hint() }
+        Self { reads: hint(), writes: hint(), ..Self::default() }
     }
 
     /// Reads the available bytes into parts that are not all empty. `None` when the file may have more bytes
@@ -175,6 +181,60 @@ impl FileCalls {
             }
             (CallMode::Blocking, None) => Attempt::of(rustix::io::writev(fd, parts)),
         })
+    }
+
+    /// Writes up to 64 KiB where [`write`](Self::write) cannot, since the file system has no writes that
+    /// refuse to wait, or the file was opened to append. `None` for more bytes, if another machine or process
+    /// may serve the file system, if each write of the file waits (`O_DIRECT`, `O_SYNC`), and for a while
+    /// after such a call has waited for a device.
+    ///
+    /// So it may wait for as long as the kernel blocks a writer, but such waits are a tenth of a second
+    /// apart, and more if they come again.
+    ///
+    /// # Errors
+    /// As `pwrite(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::IoSlice;
+    /// use std::os::fd::AsFd;
+    ///
+    /// use sakia_driver::FileCalls;
+    ///
+    /// # let path = std::env::temp_dir().join(format!("sakia-doc-quick-{}", std::process::id()));
+    /// let file = std::fs::File::create(&path)?;
+    /// let (calls, fd, parts) = (FileCalls::default(), file.as_fd(), [IoSlice::new(b"hello")]);
+    /// let result = calls.write(fd, &parts, Some(0));
+    /// match result.or_else(|| calls.write_quickly(fd, &parts, Some(0))) {
+    ///     Some(count) => assert_eq!(std::fs::read(&path)?, &b"hello"[..count?]),
+    ///     None => println!("a thread has to write it"),
+    /// }
+    /// # std::fs::remove_file(&path)?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[inline]
+    pub fn write_quickly(
+        &self,
+        fd: BorrowedFd<'_>,
+        parts: &[IoSlice<'_>],
+        at: Option<u64>,
+    ) -> Option<io::Result<usize>> {
+        let len = || parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
+        if self.writes.support() != CallSupport::None || len() > Rule::SMALL.bytes_max as usize {
+            return None;
+        }
+        let breaker = self.breaker.get_or_init(|| quick::breaker_of(fd)).as_deref()?;
+        let result = quick::timed(breaker, || match (at, parts) {
+            (Some(offset), [part]) => rustix::io::pwrite(fd, part, offset),
+            (Some(offset), _) => rustix::io::pwritev(fd, parts, offset),
+            (None, [part]) => rustix::io::write(fd, part),
+            (None, _) => rustix::io::writev(fd, parts),
+        })?;
+        match Attempt::of(result) {
+            Ok(Attempt::Done(count)) => Some(Ok(count)),
+            Ok(Attempt::WouldBlock | Attempt::Unsupported) => None,
+            Err(errno) => Some(Err(errno.into())),
+        }
     }
 
     /// Returns whether a regular file has more bytes from this place on. False for a FIFO and the like, which

@@ -260,6 +260,12 @@ pub(crate) fn is_local(file_system: &str) -> bool {
     Sort::of(file_system) == Sort::Local
 }
 
+/// Returns whether a write to a regular file on a file system of this type waits at most for devices of this
+/// machine, as a rule: local file systems, and overlays, mostly of these.
+pub(crate) fn is_served_here(file_system: &str) -> bool {
+    is_local(file_system) || file_system == "overlay"
+}
+
 /// Returns whether all regular files and directories on a file system of this type have positions, and those
 /// opened to be read or written can be. A file of a FUSE server need not, nor one that the kernel generates.
 pub(crate) fn has_positions(file_system: &str) -> bool {

@@ -1,8 +1,8 @@
 //! `tokio::fs` on Sakia: the same names, signatures and semantics, on tokio's own runtimes.
 //!
-//! Cached data is read in the awaiting task, by one system call; so are short writes if the file system
-//! supports non-blocking ones. Everything else goes to threads of Sakia, and its shared
-//! [engine](sakia::engine). No setup is needed: the first use builds the engine of the process.
+//! Cached data is read in the awaiting task, by one system call; so are writes of up to 64 KiB made, on file
+//! systems of this machine where such calls are quick. Everything else goes to threads of Sakia, and its
+//! shared [engine](sakia::engine). No setup is needed: the first use builds the engine of the process.
 //!
 //! # Examples
 //! A program on tokio, with another import:
@@ -56,6 +56,10 @@
 //! | the caller's thread | cached reads, short writes, seeks; opens for reading, metadata and small files from the caches. All of it is charged to the task's budget, so that other tasks get their turn |
 //! | threads of the engine | uncached reads, and those that bypass the cache; whole files by path |
 //! | threads for blocking work | changes of names; other opens, and writes: at most 64, and separate from them up to 512 for FIFOs, terminals and other machines |
+//!
+//! A write in the awaiting task refuses to wait where the file system supports that. On ext4, and for files
+//! opened to append, it cannot. There a write that has waited for a device sends the next ones of this file
+//! system to threads, for a tenth of a second or more.
 //!
 //! On a network file system, as identified by its mount, the caller's thread only reads cached data.
 

@@ -1,6 +1,7 @@
 //! A circuit breaker for plain calls that turn out to be slow.
 
-use std::cell::Cell;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 use std::time::Duration;
 
 use super::limits;
@@ -28,25 +29,31 @@ pub(crate) struct Timing {
 ///
 /// So a stalled device blocks a thread for as long as the kernel blocks a writer, once per trial of the
 /// breaker; twice the first time, since the first call was not watched.
+///
+/// Threads may share it. Updates are not atomic as a whole, so one of two concurrent ones may get lost, and
+/// is learned again; but only one thread makes the call of a trial.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    state: Cell<BreakerState>,
+    /// A [`BreakerState`].
+    state: AtomicU8,
+    /// While it is open, no calls are made until this time, in nanoseconds.
+    until: AtomicU64,
     /// The number of next calls to watch.
-    watched: Cell<u16>,
+    watched: AtomicU16,
     /// Slow calls in a row.
-    slow_in_a_row: Cell<u8>,
-    /// The duration of the next open state.
-    pause: Cell<Duration>,
+    slow_in_a_row: AtomicU8,
+    /// The duration of the next open state, in nanoseconds.
+    pause: AtomicU64,
     /// The number of times that the breaker has opened.
-    opened: Cell<u64>,
+    opened: AtomicU64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum BreakerState {
     /// Plain calls are made.
     Closed,
-    /// No calls are made until this time.
-    Open { until: Duration },
+    /// No calls are made for a while.
+    Open,
     /// One call is on trial.
     Trial,
 }
@@ -54,43 +61,52 @@ enum BreakerState {
 impl Breaker {
     pub(crate) const fn new() -> Self {
         Self {
-            state: Cell::new(BreakerState::Closed),
-            watched: Cell::new(1),
-            slow_in_a_row: Cell::new(0),
-            pause: Cell::new(limits::PAUSE_MIN),
-            opened: Cell::new(0),
+            state: AtomicU8::new(BreakerState::Closed as u8),
+            until: AtomicU64::new(0),
+            watched: AtomicU16::new(1),
+            slow_in_a_row: AtomicU8::new(0),
+            pause: AtomicU64::new(nanoseconds(limits::PAUSE_MIN)),
+            opened: AtomicU64::new(0),
         }
     }
 
-    /// Returns whether plain calls are suspended.
+    /// Returns whether plain calls are suspended, or one is on trial.
     #[inline(always)]
     pub(crate) fn is_open(&self) -> bool {
-        matches!(self.state.get(), BreakerState::Open { .. })
+        !self.is(BreakerState::Closed)
     }
 
-    /// Returns whether the pause is over, and begins a trial then.
+    #[inline(always)]
+    fn is(&self, state: BreakerState) -> bool {
+        self.state.load(Relaxed) == state as u8
+    }
+
+    fn set(&self, state: BreakerState) {
+        self.state.store(state as u8, Relaxed);
+    }
+
+    /// Returns whether the pause of an open breaker is over, and begins a trial then, which the caller has to
+    /// make. There is one at a time.
     #[cold]
     pub(crate) fn may_try_again(&self, now: Duration) -> bool {
-        match self.state.get() {
-            BreakerState::Open { until } if now >= until => {
-                self.state.set(BreakerState::Trial);
-                self.watched.set(limits::WATCHED);
-                true
-            }
-            BreakerState::Open { .. } => false,
-            BreakerState::Closed | BreakerState::Trial => true,
+        let [open, trial] = [BreakerState::Open, BreakerState::Trial].map(|state| state as u8);
+        let is_due = nanoseconds(now) >= self.until.load(Relaxed);
+        if !is_due || self.state.compare_exchange(open, trial, Relaxed, Relaxed).is_err() {
+            return false;
         }
+        self.watched.store(limits::WATCHED, Relaxed);
+        true
     }
 
     /// Returns the number of times that the breaker has opened.
     pub(crate) fn opened(&self) -> u64 {
-        self.opened.get()
+        self.opened.load(Relaxed)
     }
 
     /// Returns whether the next call is to be watched.
     #[inline(always)]
     pub(crate) fn is_suspicious(&self) -> bool {
-        self.watched.get() > 0
+        self.watched.load(Relaxed) > 0
     }
 
     /// Notes how long a call took.
@@ -103,35 +119,46 @@ impl Breaker {
 
     #[cold]
     fn note_slowly(&self, timing: Timing) {
+        if self.is(BreakerState::Open) {
+            return; // the call began before that of another thread has opened it
+        }
+        let is_trial = self.is(BreakerState::Trial);
         if timing.took <= limits::SLOW || timing.has_waited == Some(false) {
             // The call was quick, or the delay was the machine's and not the call's.
-            self.state.set(BreakerState::Closed);
-            let watched = self.watched.get().saturating_sub(1);
-            self.watched.set(watched);
+            if is_trial {
+                self.set(BreakerState::Closed);
+            }
+            let watched = self.watched.load(Relaxed).saturating_sub(1);
+            self.watched.store(watched, Relaxed);
             if watched == 0 {
-                self.pause.set(limits::PAUSE_MIN);
+                self.pause.store(nanoseconds(limits::PAUSE_MIN), Relaxed);
             }
             if timing.took <= limits::SLOW {
-                self.slow_in_a_row.set(0);
+                self.slow_in_a_row.store(0, Relaxed);
             }
             return;
         }
         if timing.has_waited.is_none() {
             // The delay may have a cause other than the call.
-            self.watched.set(if timing.took > limits::STALL { limits::WATCHED } else { 1 });
+            self.watched
+                .store(if timing.took > limits::STALL { limits::WATCHED } else { 1 }, Relaxed);
             return;
         }
-        let slow = self.slow_in_a_row.get() + 1;
-        self.slow_in_a_row.set(slow);
-        let is_trial = self.state.get() == BreakerState::Trial;
+        let slow = self.slow_in_a_row.load(Relaxed).saturating_add(1);
+        self.slow_in_a_row.store(slow, Relaxed);
         if timing.took > limits::STALL || slow >= limits::SLOW_MAX || is_trial {
-            let pause = self.pause.get();
-            self.pause.set((pause * 2).min(limits::PAUSE_MAX));
-            self.state.set(BreakerState::Open { until: timing.end + pause });
-            self.slow_in_a_row.set(0);
-            self.opened.set(self.opened.get() + 1);
+            let pause = self.pause.load(Relaxed);
+            self.pause.store((pause * 2).min(nanoseconds(limits::PAUSE_MAX)), Relaxed);
+            self.until.store(nanoseconds(timing.end) + pause, Relaxed);
+            self.set(BreakerState::Open);
+            self.slow_in_a_row.store(0, Relaxed);
+            self.opened.fetch_add(1, Relaxed);
         }
     }
+}
+
+const fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
 }
 
 #[cfg(test)]
@@ -165,20 +192,20 @@ mod tests {
         assert!(breaker.is_open());
         assert!(!breaker.may_try_again(Duration::from_millis(199)));
         assert!(breaker.may_try_again(Duration::from_millis(200)));
-        assert!(!breaker.is_open());
+        assert!(!breaker.may_try_again(Duration::from_millis(201)), "another thread is on trial");
         breaker.note(timing(220, stall, true));
         assert!(breaker.is_open());
         assert!(!breaker.may_try_again(Duration::from_millis(419)), "the pause has doubled");
         assert!(breaker.may_try_again(Duration::from_millis(420)));
         breaker.note(timing(421, quick, true));
         assert!(!breaker.is_open() && breaker.is_suspicious(), "it may have been one of many");
-        assert!(breaker.pause.get() > limits::PAUSE_MIN);
+        assert!(breaker.pause.load(Relaxed) > nanoseconds(limits::PAUSE_MIN));
         for _ in 1..limits::WATCHED {
             breaker.note(timing(421, quick, true));
         }
         assert!(!breaker.is_suspicious());
-        assert_eq!(breaker.pause.get(), limits::PAUSE_MIN);
-        assert_eq!(breaker.opened.get(), 2);
+        assert_eq!(breaker.pause.load(Relaxed), nanoseconds(limits::PAUSE_MIN));
+        assert_eq!(breaker.opened(), 2);
     }
 
     #[test]
@@ -191,5 +218,35 @@ mod tests {
         }
         breaker.note(timing(0, slow, true));
         assert!(breaker.is_open());
+    }
+
+    /// Threads that stall at the same time open it once, and a quick call that began before does not close
+    /// it.
+    #[test]
+    fn what_ends_while_it_is_open_changes_nothing() {
+        let (quick, stall) = (Duration::from_micros(2), Duration::from_millis(20));
+        let breaker = Breaker::new();
+        breaker.note(timing(100, stall, true));
+        for took in [stall, quick, stall] {
+            breaker.note(timing(150, took, true));
+            assert!(breaker.is_open());
+        }
+        assert_eq!(breaker.opened(), 1);
+        assert!(breaker.may_try_again(Duration::from_millis(200)), "the pause began at the first");
+    }
+
+    #[test]
+    fn one_thread_makes_the_call_of_a_trial() {
+        let breaker = Breaker::new();
+        breaker.note(timing(0, Duration::from_millis(20), true));
+        let trials = |now| {
+            std::thread::scope(|scope| {
+                let tries = [(); 8].map(|()| scope.spawn(|| breaker.may_try_again(now)));
+                tries.into_iter().map(|it| it.join().unwrap()).filter(|&it| it).count()
+            })
+        };
+        assert_eq!(trials(Duration::from_millis(99)), 0);
+        assert_eq!(trials(Duration::from_millis(100)), 1);
+        assert_eq!(trials(Duration::from_millis(100)), 0);
     }
 }

@@ -35,7 +35,7 @@ pub(crate) use self::budget::InlineBudget;
 pub(crate) use self::crowd::Crowd;
 pub use self::crowd::CrowdFigures;
 pub use self::hint::{CallSupport, FileHint};
-pub(crate) use self::mount::{Mount, Mounts, local_route};
+pub(crate) use self::mount::{Mount, Mounts, Place, local_route};
 pub use self::mount::{MountFacts, Support};
 pub(crate) use self::streams::StreamState;
 pub use self::streams::Streams;

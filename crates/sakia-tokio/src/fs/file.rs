@@ -678,8 +678,11 @@ impl AsyncWrite for File {
         if count == 0 {
             return Poll::Ready(Ok(0));
         }
+        let (calls, fd) = (&inner.calls, handle.std.as_fd());
+        let write_now =
+            || calls.write(fd, bufs, None).or_else(|| calls.write_quickly(fd, bufs, None));
         let now = is_small && !handle.is_in_use();
-        let done = match now.then(|| inner.calls.write(handle.std.as_fd(), bufs, None)).flatten() {
+        let done = match now.then(write_now).flatten() {
             Some(Ok(done)) => done,
             Some(Err(error)) => {
                 inner.write_error = Some(error);

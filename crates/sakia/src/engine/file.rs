@@ -108,6 +108,14 @@ impl Inner {
         self.calls_now(at)?.write(self.fd().as_fd(), parts, at)
     }
 
+    /// Writes without waiting as a rule: also where a write cannot refuse to wait, as long as such writes are
+    /// quick on this file system.
+    #[inline]
+    fn write_soon(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
+        let (calls, fd) = (self.calls_now(at)?, self.fd().as_fd());
+        calls.write(fd, parts, at).or_else(|| calls.write_quickly(fd, parts, at))
+    }
+
     /// Returns whether the file has more bytes from this position on, as far as it can tell.
     fn has_more(&self, at: At) -> bool {
         FileCalls::has_more(self.fd().as_fd(), at)

@@ -136,7 +136,7 @@ struct Shared {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Statistics {
-    /// Requests that were done on the thread that awaited them, without a wait.
+    /// Requests that were done on the thread that awaited them, without a wait as a rule.
     pub now: u64,
     /// Requests that a plain thread waited for.
     pub waited: u64,

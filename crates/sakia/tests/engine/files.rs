@@ -484,9 +484,26 @@ fn what_is_in_memory_takes_no_thread(builder: &Builder) {
         }
     });
     assert_eq!(engine.statistics().submitted, 0);
-    // Two parts might be appended at different places.
+    // Two parts might be appended at different places, so these are written by one call.
     let appended = engine.open_with(&path, OpenOptions::new().append(true)).wait().unwrap();
     assert!(appended.try_write(b"no").is_none() && appended.try_write_at(b"no", 0).is_none());
+    let before = engine.statistics();
+    let parts = || vec![bytes(100)[..60].to_vec(), bytes(100)[60..].to_vec()];
+    on_tokio(1, async {
+        for _ in 0..10 {
+            assert_eq!(appended.write_at(bytes(100), 0).await.0.unwrap(), 100);
+            assert_eq!(appended.write_vectored_at(parts(), 0).await.0.unwrap(), 100);
+        }
+    });
+    assert!(std::fs::read(&path).unwrap() == bytes(100).repeat(30));
+    // On a busy machine one of them may be slow; the next ones go to the engine's threads.
+    let after = engine.statistics();
+    assert!(after.now > before.now);
+    assert_eq!(after.now + after.submitted - before.now - before.submitted, 20);
+    // A longer one could hold up the caller, and goes there, too.
+    let large = bytes((64 << 10) + 1);
+    assert_eq!(on_tokio(1, appended.write_at(large, 0)).0.unwrap(), (64 << 10) + 1);
+    assert_eq!(engine.statistics().submitted, after.submitted + 1);
     std::fs::remove_file(&path).unwrap();
 }
 

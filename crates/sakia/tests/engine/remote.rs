@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use sakia::fs::OpenOptions;
 use sakia::{Builder, Engine};
 use sakia_testkit::available;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
@@ -11,6 +12,7 @@ use crate::support::{Folder, engine, on_each_backend, on_tokio, poll_once, with_
 on_each_backend! {
     to_open_holds_up_nobody
     to_read_holds_up_nobody
+    to_write_holds_up_nobody
     to_close_holds_up_nobody
 }
 
@@ -68,6 +70,29 @@ fn to_read_holds_up_nobody(builder: &Builder) {
     gate.open();
     let (result, read) = held.wait();
     assert_eq!((result.unwrap(), read), (5000, pattern(5000)));
+}
+
+fn to_write_holds_up_nobody(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let _mounts = with_remote_mounts();
+    let fuse = available!(Fuse::builder().file("a", pattern(5000)).mount());
+    await_knowledge(&engine, &fuse.join("a"));
+    let mut options = OpenOptions::new();
+    options.append(true);
+    // Not looked up at its mount before: the first write is held, too.
+    let file = engine.open_with(fuse.join("a"), &options).wait().unwrap();
+    let local = engine.open_with(folder.file("x", ""), &options).wait().unwrap();
+    let gate = fuse.hold(Rule::on(Opcode::WRITE));
+    let mut held = file.write_at(b"held".to_vec(), 0);
+    assert!(poll_once(&mut held).is_pending());
+    on_tokio(1, async {
+        for _ in 0..3 {
+            assert_eq!(local.write_at(vec![7; 100_000], 0).await.0.unwrap(), 100_000);
+        }
+    });
+    gate.open();
+    assert_eq!(held.wait().0.unwrap(), 4);
+    assert_eq!(std::fs::read(folder.path("x")).unwrap(), [7; 300_000]);
 }
 
 fn to_close_holds_up_nobody(builder: &Builder) {

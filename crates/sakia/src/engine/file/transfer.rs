@@ -228,7 +228,7 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
         let bytes = self.buf.as_bytes();
         let part = &bytes[self.done..bytes.len().min(self.done + limits::CALLER_BYTES)];
         let at = further(self.at, self.done);
-        match self.file.inner.write_now(&[IoSlice::new(part)], at) {
+        match self.file.inner.write_soon(&[IoSlice::new(part)], at) {
             // The rest needs a wait.
             Some(Ok(count)) if 0 < count && count < part.len() => {
                 Attempt::Waits(Self { done: self.done + count, ..self })
@@ -359,7 +359,7 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
         let parts = Self::parts(&self.bufs);
         let is_small = total(parts.iter().map(|part| part.len())) <= limits::CALLER_BYTES;
         let inner = &self.file.inner;
-        let now = is_small.then(|| inner.write_now(&parts, Some(self.offset))).flatten();
+        let now = is_small.then(|| inner.write_soon(&parts, Some(self.offset))).flatten();
         let Some(result) = now else { return Attempt::Waits(self) };
         self.file.inner.count_now();
         Attempt::Done((result, self.bufs))
