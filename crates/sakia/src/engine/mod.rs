@@ -415,7 +415,21 @@ impl Engine {
     /// Returns an error if the engine is known to refuse requests.
     #[inline]
     fn check(&self) -> io::Result<()> {
-        if self.shared.gate.is_closed() { Err(self.refuse(Errno::CANCELED.into())) } else { Ok(()) }
+        if self.shared.gate.is_closed() {
+            return Err(self.refuse(Errno::CANCELED.into()));
+        }
+        self.check_process()
+    }
+
+    /// Returns an error in a forked child of the process that has the engine's threads.
+    #[inline]
+    fn check_process(&self) -> io::Result<()> {
+        if self.shared.process.is_intact() {
+            return Ok(());
+        }
+        let message =
+            "the engine's threads are the parent process's: a forked child must make its own";
+        Err(self.refuse(io::Error::other(message)))
     }
 
     /// Returns whether the calling thread is one of the engine's.
@@ -425,11 +439,7 @@ impl Engine {
 
     /// Admits a request.
     fn pass(&self) -> io::Result<Pass> {
-        if !self.shared.process.is_intact() {
-            let message =
-                "the engine's threads are the parent process's: a forked child must make its own";
-            return Err(self.refuse(io::Error::other(message)));
-        }
+        self.check_process()?;
         let pass = Pass::new(self).ok_or_else(|| self.refuse(Errno::CANCELED.into()))?;
         self.shared.tally.count(|part| &part.submitted);
         Ok(pass)

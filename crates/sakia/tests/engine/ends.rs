@@ -201,6 +201,11 @@ fn a_forked_child_is_told(builder: &Builder) {
             };
             assert!(result.unwrap_err().to_string().contains("parent"));
             assert_eq!(back, b"no");
+            // What the caches have is no exception.
+            let Poll::Ready(result) = poll_once(&mut engine.metadata(folder.path("x"))) else {
+                panic!("it waits for threads that are not here");
+            };
+            assert!(result.unwrap_err().to_string().contains("parent"));
             // A plain call needs no thread of the engine.
             file.write_at(b"child".to_vec(), 0).wait().0.unwrap();
         }));
