@@ -153,18 +153,21 @@ mod tests {
             let kernel = sim.handle();
             let driver = Driver::new(sim);
             let observer = driver.watch(WatchLimits::default());
-            let (mut fds, mut reads) = (Vec::new(), Vec::new());
+            let (mut fds, mut reads, mut closes) = (Vec::new(), Vec::new(), Vec::new());
             for _ in 0..60 {
                 let which = random.below(100) as usize;
-                match random.below(6) {
+                match random.below(7) {
                     0 => fds.push(driver.adopt_simulated(kernel.pipe().0)),
                     1 | 2 if !fds.is_empty() => {
                         let fd = &fds[which % fds.len()];
                         reads.push(driver.read(fd, vec![0; 4], CURRENT_POSITION));
                     }
                     3 if !reads.is_empty() => drop(reads.swap_remove(which % reads.len())),
-                    // Its close waits for the reads, and nobody for the close.
-                    4 if !fds.is_empty() => drop(fds.swap_remove(which % fds.len())),
+                    // It cancels the reads, by a request for which nobody waits.
+                    4 if !fds.is_empty() => {
+                        closes.push(driver.close(fds[which % fds.len()].clone()));
+                    }
+                    5 if !fds.is_empty() => drop(fds.swap_remove(which % fds.len())),
                     _ => drop(driver.turn(Wait::Poll).unwrap()),
                 }
                 driver.publish();
