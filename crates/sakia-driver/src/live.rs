@@ -143,7 +143,7 @@ mod tests {
         assert_eq!((flights[0].descriptor, flights[0].is_stuck), (Some(raw), false));
         drop((read, fd, close));
     }
-    /// What an observer sees of an operation is what the driver has of it, whatever was done with it.
+    /// Observers see of an operation just that which the driver has of it, at each moment of its life.
     #[test]
     fn observers_see_what_the_driver_has() {
         let mut seen_orphans = 0;
@@ -163,7 +163,7 @@ mod tests {
                         reads.push(driver.read(fd, vec![0; 4], CURRENT_POSITION));
                     }
                     3 if !reads.is_empty() => drop(reads.swap_remove(which % reads.len())),
-                    // It cancels the reads, by a request for which nobody waits.
+                    // It cancels the reads, by a request that has no caller.
                     4 if !fds.is_empty() => {
                         closes.push(driver.close(fds[which % fds.len()].clone()));
                     }

@@ -130,11 +130,13 @@ pub(crate) fn cut<F>(control: &mut Vec<Control<F>>, room: usize) -> bool {
 mod tests {
     use super::*;
 
+    type Make = fn() -> Control<u8>;
+
     /// Each kind of message is kept if its last byte has room, and is cut with one byte less.
     #[test]
     fn what_has_room_to_the_last_byte_is_kept() {
         let credentials = || Control::Credentials(Credentials { process: 1, user: 2, group: 3 });
-        let messages: [(fn() -> Control<u8>, usize); 4] = [
+        let messages: [(Make, usize); 4] = [
             (|| Control::Rights(vec![7, 8]), 8),
             (|| Control::Rights(vec![7]), 4),
             (|| Control::Credentials(Credentials { process: 1, user: 2, group: 3 }), 12),

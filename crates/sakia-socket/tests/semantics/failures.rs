@@ -284,7 +284,7 @@ fn run(steps: &[Step]) -> Option<String> {
     (1..=calls).find_map(|at| {
         let (failing, seen, step) = play(steps, Some(at));
         let (call, step) = (failing.failed?, step?);
-        // An end behind delayed bytes is made after its call, so nobody can be told of its error.
+        // An end behind delayed bytes is made after its call, which is too late to tell of its error.
         if call == "shutdown" && !matches!(step, Step::Shutdown(_)) {
             return None;
         }
