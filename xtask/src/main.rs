@@ -107,6 +107,9 @@ enum Command {
         /// Draw from files whose paths begin like this
         #[arg(long, value_name = "PREFIX", requires = "draw")]
         within: Vec<String>,
+        /// Draw changes of this kind alone, such as "swallow an error"
+        #[arg(long, value_name = "NAME", requires = "draw")]
+        operator: Option<String>,
     },
     /// List the product's files with instructions of one operation in a runtime on the ring (needs valgrind)
     Path {
@@ -171,8 +174,8 @@ fn main() -> anyhow::Result<ExitCode> {
             instructions::sockets::run(&root, &cells, json)
         }
         Command::Lines { json, commit } => lines::run(&root, json, commit.as_deref()),
-        Command::Mutants { draw: Some(count), seed: Some(seed), within, .. } => {
-            mutants::draw(&root, count, seed, &within)
+        Command::Mutants { draw: Some(count), seed: Some(seed), within, operator, .. } => {
+            mutants::draw(&root, count, seed, &within, operator.as_deref())
         }
         Command::Mutants { quick: true, .. } => mutants::run(&root, &Choice::Quick),
         Command::Mutants { names, .. } if names.is_empty() => mutants::run(&root, &Choice::All),

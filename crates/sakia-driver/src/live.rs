@@ -99,9 +99,11 @@ fn short(path: &'static str) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use sakia_testkit::random::Random;
+
     use super::*;
     use crate::sim::Sim;
-    use crate::{CURRENT_POSITION, Driver, Wait};
+    use crate::{CURRENT_POSITION, Driver, Wait, WatchLimits};
 
     #[test]
     fn names_are_short() {
@@ -140,5 +142,48 @@ mod tests {
         assert_eq!(flights[0].user_data, operations[0].user_data);
         assert_eq!((flights[0].descriptor, flights[0].is_stuck), (Some(raw), false));
         drop((read, fd, close));
+    }
+    /// Observers see of an operation just that which the driver has of it, at each moment of its life.
+    #[test]
+    fn observers_see_what_the_driver_has() {
+        let mut seen_orphans = 0;
+        for seed in 0..50 {
+            let mut random = Random::new(seed);
+            let sim = Sim::new(seed);
+            let kernel = sim.handle();
+            let driver = Driver::new(sim);
+            let observer = driver.watch(WatchLimits::default());
+            let (mut fds, mut reads, mut closes) = (Vec::new(), Vec::new(), Vec::new());
+            for _ in 0..60 {
+                let which = random.below(100) as usize;
+                match random.below(7) {
+                    0 => fds.push(driver.adopt_simulated(kernel.pipe().0)),
+                    1 | 2 if !fds.is_empty() => {
+                        let fd = &fds[which % fds.len()];
+                        reads.push(driver.read(fd, vec![0; 4], CURRENT_POSITION));
+                    }
+                    3 if !reads.is_empty() => drop(reads.swap_remove(which % reads.len())),
+                    // It cancels the reads, by a request that has no caller.
+                    4 if !fds.is_empty() => {
+                        closes.push(driver.close(fds[which % fds.len()].clone()));
+                    }
+                    5 if !fds.is_empty() => drop(fds.swap_remove(which % fds.len())),
+                    _ => drop(driver.turn(Wait::Poll).unwrap()),
+                }
+                driver.publish();
+                let all = driver.operations();
+                for observed in observer.operations() {
+                    let its = all.iter().find(|live| live.user_data == observed.user_data);
+                    let live = its.unwrap_or_else(|| panic!("{seed}: there is no {observed:?}"));
+                    let (its, expected) = (
+                        (observed.kind, observed.is_orphan, observed.is_cancel_asked),
+                        (live.op_kind, live.is_orphan, live.is_cancel_asked),
+                    );
+                    assert_eq!(its, expected, "{seed}: {observed:?} {live:?}");
+                    seen_orphans += u32::from(live.is_orphan);
+                }
+            }
+        }
+        assert!(seen_orphans > 100, "{seen_orphans}");
     }
 }

@@ -387,6 +387,21 @@ mod tests {
         assert_eq!(direct.count(), FULL_READS as usize);
     }
 
+    /// Without memory after the caller's buffer, and behind bytes that wait, nothing more can have come.
+    #[test]
+    fn more_than_there_is_room_for_is_impossible() {
+        let mut ahead = engaged();
+        assert_eq!(ahead.plan(10), ReadPlan::Ahead);
+        assert_eq!(ahead.ended(10, Some(11)), Err(Impossible));
+        assert!(!ahead.is_ahead());
+        let mut ahead = engaged();
+        assert_eq!(ahead.plan(10), ReadPlan::Ahead);
+        ahead.begin(vec![0; 64].into());
+        assert_eq!(ahead.ended(10, Some(12)), Ok(10));
+        assert_eq!(ahead.ended(10, Some(11)), Err(Impossible));
+        assert_eq!((ahead.is_ahead(), ahead.len()), (false, 2));
+    }
+
     #[test]
     fn ends_when_nothing_more_comes() {
         let mut ahead = engaged();

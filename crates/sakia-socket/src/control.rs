@@ -125,3 +125,33 @@ pub(crate) fn cut<F>(control: &mut Vec<Control<F>>, room: usize) -> bool {
     control.truncate(count);
     is_cut
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    type Make = fn() -> Control<u8>;
+
+    /// Each kind of message is kept if its last byte has room, and is cut with one byte less.
+    #[test]
+    fn what_has_room_to_the_last_byte_is_kept() {
+        let credentials = || Control::Credentials(Credentials { process: 1, user: 2, group: 3 });
+        let messages: [(Make, usize); 4] = [
+            (|| Control::Rights(vec![7, 8]), 8),
+            (|| Control::Rights(vec![7]), 4),
+            (|| Control::Credentials(Credentials { process: 1, user: 2, group: 3 }), 12),
+            (|| Control::Other { level: 1, kind: 2, data: vec![5; 3] }, 3),
+        ];
+        for (message, len) in messages {
+            for before in 0..2 {
+                let room = before * control_space(12) + control_space(0) + len;
+                for (room, is_cut) in [(room, false), (room - 1, true)] {
+                    let mut control: Vec<_> = (0..before).map(|_| credentials()).collect();
+                    control.push(message());
+                    assert_eq!(cut(&mut control, room), is_cut, "{:?} in {room}", message());
+                    assert_eq!(control.len(), before + usize::from(!is_cut));
+                }
+            }
+        }
+    }
+}

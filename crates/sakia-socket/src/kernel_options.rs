@@ -25,6 +25,7 @@ pub(crate) fn set(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> Result<(
     let refused = || {
         let is_unix = || o::socket_domain(fd) == Ok(AddressFamily::UNIX);
         match get(fd, level, name, &mut [0; 16]) {
+            _ if o::socket_type(fd) == Err(Errno::NOTSOCK) => Errno::NOTSOCK,
             _ if level == SOL_SOCKET => Errno::INVAL,
             Err(Errno::OPNOTSUPP) if is_unix() => Errno::OPNOTSUPP,
             Err(_) => Errno::NOPROTOOPT,
@@ -149,8 +150,10 @@ pub(crate) fn get(fd: &OwnedFd, level: i32, name: i32, value: &mut [u8]) -> Resu
         }
         (SOCKET, raw::SO_ACCEPTCONN) => is_on(o::socket_acceptconn(fd)?),
         (SOCKET, raw::SO_ERROR) => int(o::socket_error(fd)?.err().map_or(0, Errno::raw_os_error)),
-        (SOCKET, raw::SO_COOKIE) if value.len() < size_of::<u64>() => Err(Errno::INVAL),
-        (SOCKET, raw::SO_COOKIE) => Ok(o::socket_cookie(fd)?.to_ne_bytes().into()),
+        (SOCKET, raw::SO_COOKIE) => {
+            let cookie = o::socket_cookie(fd)?.to_ne_bytes();
+            if value.len() < cookie.len() { Err(Errno::INVAL) } else { Ok(cookie.into()) }
+        }
         (TCP, raw::TCP_NODELAY) => is_on(o::tcp_nodelay(fd)?),
         (TCP, raw::TCP_CORK) => is_on(o::tcp_cork(fd)?),
         (TCP, raw::TCP_QUICKACK) => is_on(o::tcp_quickack(fd)?),

@@ -21,6 +21,7 @@
 //! - [`page_guard`]: memory that becomes inaccessible when freed, so that a late write by the
 //!   kernel fails with `EFAULT` and a late access by us faults.
 //! - [`drop_probe`]: values that report their drop, to show that each buffer drops once.
+//! - [`failing_writer`]: a writer of text whose error `Display` must tell.
 //!
 //! [`forked`] runs code in a forked child, and kills one that hangs.
 //!
@@ -35,6 +36,7 @@
 pub mod alloc_count;
 pub mod children;
 pub mod drop_probe;
+pub mod failing_writer;
 pub mod forked;
 pub mod hostile;
 pub mod loopback;

@@ -29,3 +29,18 @@ pub(crate) fn read_small<'b>(
     }
     Ok(&room[..len])
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::CWD;
+
+    use super::*;
+
+    #[test]
+    fn what_cannot_be_opened_or_read_is_an_error() {
+        let read = |path| read_small(CWD, path, &mut [0; 100]).map(<[u8]>::len);
+        assert_eq!(read(c"/proc/no such file"), Err(Errno::NOENT));
+        assert_eq!(read(c"/proc"), Err(Errno::ISDIR));
+        assert_eq!(read(c"/proc/version"), Ok(100));
+    }
+}

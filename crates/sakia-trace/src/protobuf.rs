@@ -162,6 +162,35 @@ mod tests {
 
     use super::*;
 
+    /// Each part of a field, at its end and cut, too long or too large: the fields end with the error.
+    #[test]
+    fn a_malformed_part_ends_the_fields() {
+        let (endless, whole) = ([0x80; 10], [1 << 3, 1]);
+        let of = |tag: u32| vec![tag as u8 | 1 << 3];
+        let before_varints = [vec![], of(VARINT), of(BYTES)];
+        for before in &before_varints {
+            for rest in [&[][..], &[0x80], &endless, &[&endless[..], &whole, &whole].concat()] {
+                let bytes = [before, rest].concat();
+                let is_nothing = bytes.is_empty();
+                let expected = if is_nothing { vec![] } else { vec![Err(Malformed)] };
+                assert_eq!(Fields(&bytes).collect::<Vec<_>>(), expected, "{bytes:?}");
+            }
+        }
+        for (tag, len) in [(FIXED64, 8), (FIXED32, 4), (BYTES, 6)] {
+            let prefix = if tag == BYTES { vec![5] } else { vec![] };
+            let bytes = [of(tag), prefix, vec![7; 8]].concat();
+            for cut in 1..=len {
+                assert_eq!(Fields(&bytes[..cut]).last(), Some(Err(Malformed)), "{tag}, {cut}");
+            }
+            assert!(Fields(&bytes[..=len]).all(|field| field.is_ok()), "{tag}");
+        }
+        // Kinds that there are no more, or not yet, and a number beyond those of fields.
+        for wrong in [of(3), of(4), of(6), of(7), vec![0xff, 0xff, 0xff, 0xff, 0x7f]] {
+            let bytes = [&wrong[..], &whole, &whole].concat();
+            assert_eq!(Fields(&bytes).collect::<Vec<_>>(), [Err(Malformed)], "{wrong:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn fields_are_read_as_written(number: u64, text: String, field in 1_u32..1 << 20) {

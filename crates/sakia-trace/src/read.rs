@@ -400,3 +400,53 @@ fn event(bytes: &[u8], found: &mut RawEvent) -> Result<(), Malformed> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protobuf::Message;
+
+    /// Adds a message in others, the outermost first; its last byte is the begin of a field.
+    fn malformed(message: &mut Message, within: &[u32]) {
+        match within {
+            [] => message.0.push(0x80),
+            [field, rest @ ..] => message.nested(*field, |inner| malformed(inner, rest)),
+        }
+    }
+
+    #[test]
+    fn a_malformed_message_is_refused_wherever_it_is() {
+        use packet::{INTERNED_DATA, TRACK_DESCRIPTOR, TRACK_EVENT};
+        let all: [&[u32]; 10] = [
+            &[],
+            &[INTERNED_DATA],
+            &[INTERNED_DATA, interned::CATEGORIES],
+            &[INTERNED_DATA, interned::EVENT_NAMES],
+            &[INTERNED_DATA, interned::ANNOTATION_NAMES],
+            &[TRACK_DESCRIPTOR],
+            &[TRACK_DESCRIPTOR, track::PROCESS],
+            &[TRACK_DESCRIPTOR, track::THREAD],
+            &[TRACK_EVENT],
+            &[TRACK_EVENT, event::ANNOTATIONS],
+        ];
+        for within in all {
+            let mut file = Message::default();
+            file.nested(trace::PACKET, |packet| packet.uint(packet::SEQUENCE, 1));
+            assert!(Trace::read(&file.0).is_ok());
+            let offset = file.0.len();
+            file.nested(trace::PACKET, |packet| malformed(packet, within));
+            let error = Trace::read(&file.0).expect_err("it is malformed");
+            assert_eq!((error.offset, error.what), (offset, "a malformed packet"), "{within:?}");
+        }
+    }
+
+    #[test]
+    fn files_without_a_packet_of_it_are_refused() {
+        let mut of_another = Message::default();
+        of_another.nested(trace::PACKET, |packet| packet.uint(packet::TIMESTAMP, 1));
+        for bytes in [&[][..], &of_another.0] {
+            let error = Trace::read(bytes).expect_err("it is no trace");
+            assert_eq!((error.offset, error.what), (bytes.len(), "no packet of it"));
+        }
+    }
+}

@@ -38,7 +38,7 @@ const PATHS: &[&str] = &[
 ];
 
 /// Prints `count` entries for `known.toml`, on lines that `seed` draws: of the files with these path
-/// prefixes, or of [`PATHS`] without any.
+/// prefixes, or of [`PATHS`] without any; changes of `operator` alone, if it is given.
 ///
 /// # Errors
 /// A file cannot be read, or there are too few lines.
@@ -47,13 +47,15 @@ pub(crate) fn run(
     count: usize,
     seed: u64,
     within: &[String],
+    operator: Option<&str>,
 ) -> anyhow::Result<ExitCode> {
     let tree = Tree::read(root)?;
     let mut lines = Vec::new();
     let within: Vec<&str> = within.iter().map(String::as_str).collect();
     for file in tree.sources(if within.is_empty() { PATHS } else { &within }) {
         let mut by_line: BTreeMap<usize, Vec<Change>> = BTreeMap::new();
-        for change in operators::changes(&file.text)? {
+        let is_wanted = |change: &Change| operator.is_none_or(|wanted| change.operator == wanted);
+        for change in operators::changes(&file.text)?.into_iter().filter(is_wanted) {
             by_line.entry(change.line).or_default().push(change);
         }
         lines.extend(by_line.into_iter().map(|(line, changes)| Line { file, line, changes }));

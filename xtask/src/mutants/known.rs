@@ -108,7 +108,26 @@ impl Bug {
             None if self.file.starts_with("crates/sakia-driver/") => {
                 vec![Suite::DriverUnits, Suite::Driver, Suite::Conformance, Suite::Sweep]
             }
-            None => vec![Suite::Engine, Suite::RuntimeUnits, Suite::Faults],
+            None if self.file.starts_with("crates/sakia-tokio/") => vec![Suite::Tokio],
+            None if self.file.starts_with("crates/sakia-trace/") => {
+                vec![Suite::TraceUnits, Suite::Recording, Suite::RecordingLife]
+            }
+            None if self.file.starts_with("crates/sakia-socket") => vec![
+                Suite::SocketCoreUnits,
+                Suite::SocketUnits,
+                Suite::SocketSemantics,
+                Suite::SocketDifferential,
+                Suite::SocketWaking,
+            ],
+            None => vec![
+                Suite::RuntimeUnits,
+                Suite::Engine,
+                Suite::Net,
+                Suite::Simulated,
+                Suite::RuntimeOnUring,
+                Suite::RuntimeOnPoll,
+                Suite::Faults,
+            ],
         }
     }
 

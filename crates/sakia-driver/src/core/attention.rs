@@ -156,3 +156,20 @@ impl Core {
         is_set
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_alarm_expires_once() {
+        let mut due = Due { alarms: 2, ..Due::default() };
+        let results =
+            [Errno::TIME, Errno::CANCELED, Errno::TIME].map(|errno| -errno.raw_os_error());
+        // The third one was not set.
+        assert_eq!(results.map(|res| due.note_alarm(res)), [true, true, false]);
+        assert_eq!((due.alarms, due.lacks_alarms, due.came_between), (0, false, true));
+        due.alarms = 1;
+        assert!(due.note_alarm(-Errno::INVAL.raw_os_error()) && due.lacks_alarms);
+    }
+}

@@ -8,16 +8,18 @@ use sakia_trace::{Recording, Slice, Trace, TraceOptions};
 use crate::children;
 use crate::support::{TempDir, drain, driver, finish, pipe, skip};
 
-/// Records `program`. Returns the operations of this kind in the order of their starts, each with the slice
-/// inside it.
-fn recorded(folder: &TempDir, kind: OpKind, program: impl FnOnce()) -> Vec<(Slice, Option<Slice>)> {
+fn recorded(folder: &TempDir, program: impl FnOnce()) -> Trace {
     let path = folder.join("trace");
     let recording = Recording::to_file(&path, TraceOptions::default()).unwrap();
     program();
     recording.stop().unwrap();
-    let trace = Trace::read(&fs::read(path).unwrap()).unwrap();
+    Trace::read(&fs::read(path).unwrap()).unwrap()
+}
+
+/// Returns the operations of this kind in the order of their starts, each with the slice inside it.
+fn operations(trace: &Trace, kind: OpKind) -> Vec<(Slice, Option<Slice>)> {
     let mut found = Vec::new();
-    for track in trace.tracks {
+    for track in trace.tracks.clone() {
         let mut inner = None;
         for slice in track.slices {
             if slice.depth > 0 {
@@ -47,7 +49,7 @@ pub fn scene_closes() {
     driver.measure_latencies();
     let file = || driver.adopt(File::open(folder.file("file", 1)).unwrap().into());
     let (waited_for, _write) = pipe(&driver);
-    let closes = recorded(&folder, OpKind::Close, || {
+    let trace = recorded(&folder, || {
         finish(&driver, &mut driver.close(file())).unwrap();
         let mut read = driver.read(&waited_for, vec![0; 1], CURRENT_POSITION);
         let mut close = driver.close(waited_for.clone());
@@ -62,6 +64,10 @@ pub fn scene_closes() {
         drain(&driver);
         driver.turn(sakia_driver::Wait::Poll).unwrap();
     });
+    // Only the handle of one was dropped: the request to cancel the read never had one.
+    let moments = trace.tracks.iter().flat_map(|track| &track.instants);
+    assert_eq!(moments.filter(|moment| moment.name == "dropped").count(), 1, "{trace:?}");
+    let closes = operations(&trace, OpKind::Close);
     let results: Vec<_> = closes
         .iter()
         .map(|(close, _)| (close.end.is_some(), close.number("result").unwrap()))
@@ -92,9 +98,10 @@ pub fn scene_lanes() {
     let driver = driver();
     let from = driver.adopt(File::open(from).unwrap().into());
     let to = driver.adopt(File::create(&to).unwrap().into());
-    let copies = recorded(&folder, OpKind::Copy, || {
+    let trace = recorded(&folder, || {
         finish(&driver, &mut driver.copy_file_range(&from, 0, &to, 0, 100)).unwrap();
     });
+    let copies = operations(&trace, OpKind::Copy);
     let [(copy, Some(on_lane))] = &copies[..] else { panic!("{copies:?}") };
     assert_eq!(copy.text("way"), Some("lane"));
     assert_eq!(on_lane.text("reason"), Some("the ring has no such operation"));

@@ -1,18 +1,24 @@
 //! The calls that leave a toy enclave: their number, and that the kernel sees these and no others.
 
 use std::collections::BTreeMap;
-use std::io::Write;
+use std::io::{IoSlice, IoSliceMut, Write};
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::process::Command;
 use std::time::Duration;
 use std::{env, fs, thread};
 
+use rustix::io::Errno;
 use rustix::net::sockopt::set_tcp_nodelay;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, Shutdown, SocketType, ipproto};
-use sakia_socket::{
-    EpollEvent, Events, HostCall, Kernel, Layer, Options, PollEntry, SelectEntry, Selection,
-    Socket, ToyEnclave, When,
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, ipproto,
 };
+use sakia_socket::{
+    EnclaveFd, Entry, EpollChange, EpollEvent, Events, Host, HostCall, Kernel, Layer, Options,
+    PollEntry, SelectEntry, Selection, Socket, ToyEnclave, When,
+};
+
+use crate::support::watched::{Failing, Watched};
 
 type Sockets = Layer<ToyEnclave<Kernel>>;
 
@@ -30,6 +36,70 @@ fn tcp(sockets: &Sockets) -> (Socket<ToyEnclave>, Socket<ToyEnclave>) {
     a.connect(&listener.local_address().expect("an address")).expect("a connection");
     let b = listener.accept().expect("a connection").0;
     (a, b)
+}
+
+/// Makes a call on a descriptor. Returns its error; `None` too if it has none to tell.
+fn error_of(host: &ToyEnclave<Watched>, fd: &EnclaveFd<OwnedFd>, call: HostCall) -> Option<Errno> {
+    let (family, kind, flags) = (AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC);
+    let address = SocketAddr::from(([127, 0, 0, 1], 0)).into();
+    let mut bytes = [0; 4];
+    let buffers = &mut [IoSliceMut::new(&mut bytes)];
+    let sent = [IoSlice::new(b"abc")];
+    match call {
+        HostCall::Socket => host.socket(family, kind, flags, None).err(),
+        HostCall::Pair => host.pair(family, kind, flags).err(),
+        HostCall::Bind => host.bind(fd, &address).err(),
+        HostCall::Listen => host.listen(fd, 1).err(),
+        HostCall::Accept => host.accept(fd, flags).err(),
+        HostCall::Connect => host.connect(fd, &address).err(),
+        HostCall::Shutdown => host.shutdown(fd, Shutdown::Both).err(),
+        HostCall::LocalAddress => host.local_address(fd).err(),
+        HostCall::PeerAddress => host.peer_address(fd).err(),
+        HostCall::Receive => host.receive(fd, buffers, RecvFlags::empty()).err(),
+        HostCall::Send => host.send(fd, &sent, SendFlags::NOSIGNAL, None).err(),
+        HostCall::Unread => host.unread(fd).err(),
+        HostCall::TakeError => host.take_error(fd).err(),
+        HostCall::SetOption => host.set_option(fd, 1, 2, &[0; 4]).err(),
+        HostCall::GetOption => host.option(fd, 1, 2, &mut [0; 4]).err(),
+        HostCall::ReceiveMessage => host.receive_message(fd, buffers, 0, RecvFlags::empty()).err(),
+        HostCall::SendMessage => host.send_message(fd, &sent, &[], SendFlags::NOSIGNAL, None).err(),
+        HostCall::Disconnect => host.disconnect(fd).err(),
+        HostCall::Unsent => host.unsent(fd).err(),
+        HostCall::IsAtMark => host.is_at_mark(fd).err(),
+        HostCall::ResetOnClose => host.reset_on_close(fd).err(),
+        HostCall::SetNonblocking => host.set_nonblocking(fd, true).err(),
+        HostCall::Wait => {
+            let mut entries = [Entry { fd, wanted: Events::IN, ready: Events::NONE }];
+            host.wait(&mut entries, Some(Duration::ZERO)).err()
+        }
+        HostCall::EpollCreate => host.epoll_create().err(),
+        HostCall::EpollControl => host.epoll_control(fd, EpollChange::Delete, fd).err(),
+        HostCall::EpollWait => {
+            let mut events = [EpollEvent { events: Events::NONE, data: 0 }];
+            host.epoll_wait(fd, &mut events, Some(Duration::ZERO)).err()
+        }
+        HostCall::Event => host.event().err(),
+        HostCall::Signal => host.signal(fd).err(),
+        HostCall::Drain => host.drain(fd).err(),
+        _ => None,
+    }
+}
+
+/// Each call of the host fails once, and the program in the enclave is told.
+#[test]
+fn the_errors_of_the_host_come_into_the_enclave() {
+    use HostCall::{Close, Memory, Now, Park, RaiseBrokenPipe, Unpark};
+    for call in HostCall::ALL {
+        // The first call is the one that makes the descriptor.
+        let failing = Failing { at: Some((2, Errno::UCLEAN)), ..Failing::default() };
+        let host = Watched { failing: failing.into(), ..Watched::default() };
+        let host = ToyEnclave::new(host, Duration::ZERO);
+        let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+        let fd = host.socket(family, kind, SocketFlags::CLOEXEC, None).expect("a socket");
+        let has_error = ![Close, Memory, Now, Park, RaiseBrokenPipe, Unpark].contains(&call);
+        let expected = has_error.then_some(Errno::UCLEAN);
+        assert_eq!(error_of(&host, &fd, call), expected, "{}", call.name());
+    }
 }
 
 /// For messages that fill the buffer, one under way at a time, no call can be saved, and none must be

@@ -54,6 +54,20 @@ fn a_receive_of_all_ends_with_its_time() {
     }
 }
 
+/// A time that the kernel's structure has no room for.
+#[test]
+fn a_time_that_has_no_form_is_refused_and_changes_nothing() {
+    let layer = layer(options(MODES[0]));
+    let (_a, b) = tcp(&layer);
+    for option in [SO_RCVTIMEO, SO_SNDTIMEO] {
+        b.set_option(option, SHORT).expect("an option");
+        let before = b.option(option);
+        assert_eq!(b.set_option(option, Some(Duration::MAX)), Err(Errno::DOM));
+        assert_eq!(b.option(option), before);
+    }
+    assert_eq!(recv(&b, RecvFlags::empty()), Err(Errno::AGAIN));
+}
+
 #[test]
 fn a_look_for_all_waits_behind_the_bytes_in_memory() {
     let layer = layer(options((When::Always, When::Never)));

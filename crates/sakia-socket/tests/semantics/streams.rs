@@ -2,13 +2,14 @@
 
 use std::sync::atomic::Ordering;
 use std::thread;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 use sakia_socket::{Layer, When};
 
 use crate::support::watched::Watched;
-use crate::support::{MODES, delayed, layer, options, read_ahead, send, tcp};
+use crate::support::{MODES, delayed, layer, options, read_ahead, send, tcp, unix};
 
 #[test]
 fn questions_are_sent_before_answers_are_waited_for() {
@@ -78,4 +79,24 @@ fn a_look_sees_the_bytes_behind_those_in_memory() {
     let mut rest = [0; 4];
     assert_eq!(b.recv(&mut rest, RecvFlags::empty()), Ok(4));
     assert!(b.hand_back().is_ok());
+}
+
+/// Its small writes are evidence from the first on, as those of a thread that has waited.
+#[test]
+fn a_thread_that_never_waited_gathers() {
+    /// The small writes that are not gathered.
+    const DIRECT: usize = 8;
+    let mut options = options((When::Never, When::OnEvidence));
+    options.limits.delay = Duration::from_secs(3600);
+    let layer = Layer::new(Watched::default(), options);
+    let (a, _b) = unix(&layer);
+    let before = layer.host().calls();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..5 * DIRECT {
+                send(&a, b"x");
+            }
+        });
+    });
+    assert_eq!(layer.host().calls() - before, DIRECT);
 }

@@ -1,11 +1,12 @@
 //! Waits with the default policy, where only the host wakes.
 
+use std::io::IoSlice;
 use std::thread;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
-use sakia_socket::{Events, PollEntry, Socket, When};
+use rustix::net::{RecvFlags, SendFlags};
+use sakia_socket::{Events, PollEntry, SendControl, Socket, When};
 
 use crate::host::Doored;
 use crate::{layer, send, tcp};
@@ -38,4 +39,20 @@ fn a_poll_hears_of_bytes_of_which_another_thread_reads_one() {
             while recv_one(&b).is_err() {}
         });
     }
+}
+
+/// The host of these tests has only the calls that a host must have, and those of sets.
+#[test]
+fn what_a_host_lacks_is_refused() {
+    let (layer, _) = layer(When::OnEvidence, When::OnEvidence);
+    let (a, b) = tcp(&layer);
+    let control = [SendControl::TransmitTime(1)];
+    let sent = a.send_message(&[IoSlice::new(b"x")], &control, SendFlags::NOSIGNAL, None);
+    assert_eq!(sent, Err(Errno::OPNOTSUPP));
+    assert_eq!(a.disconnect(), Err(Errno::OPNOTSUPP));
+    assert_eq!(a.unsent(), Err(Errno::NOTTY));
+    assert_eq!(b.is_at_mark(), Err(Errno::NOTTY));
+    // It is still connected.
+    send(&a, &b, 1);
+    assert_eq!(recv_one(&b), Ok(1));
 }

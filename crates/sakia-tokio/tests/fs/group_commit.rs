@@ -11,6 +11,7 @@ use crate::support::{Folder, current_thread, multi_thread, on_each_flavor, poll_
 on_each_flavor! {
     tasks_share_syncs
     appends_begin_after_the_write_in_flight
+    a_write_in_flight_that_fails_is_told
     what_was_begun_is_finished
 }
 
@@ -57,6 +58,13 @@ async fn appends_begin_after_the_write_in_flight() {
     assert_eq!(journal.append_durable("record").await.unwrap(), 100_000);
     let file = OpenOptions::new().append(true).open(&path).await.unwrap();
     assert_eq!(GroupCommit::new(file).await.unwrap_err().kind(), ErrorKind::InvalidInput);
+}
+
+async fn a_write_in_flight_that_fails_is_told() {
+    let mut file = OpenOptions::new().write(true).open("/dev/full").await.unwrap();
+    file.write_all(&[b'x'; 100]).await.unwrap();
+    let error = GroupCommit::new(file).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::StorageFull);
 }
 
 async fn what_was_begun_is_finished() {

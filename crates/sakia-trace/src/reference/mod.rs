@@ -18,7 +18,7 @@
 //! - A file that is cut anywhere: what comes before the cut is read. One with something else at its end, or
 //!   with an altered packet, is refused, and the error has the place.
 //! - Each figure of the summary, and its text: each finding with its advice where one must come, and none
-//!   elsewhere.
+//!   elsewhere. An error of the writer of the text ends it, and is told.
 //! - The [picture]: each slice of the stretch with its duration, the rows of threads, the labels of the axis.
 //!
 //! # Left out
@@ -38,6 +38,7 @@ mod play;
 mod program;
 mod truth;
 
+use sakia_testkit::failing_writer::untold_error;
 use sakia_testkit::random::{Random, programs};
 
 use self::play::{Played, play};
@@ -45,6 +46,9 @@ use self::program::Step;
 use self::truth::{Operation, Thread, Truth};
 use crate::read::{Slice, Trace, Track};
 use crate::{Stretch, Summary, Workers};
+
+/// The pieces of a text between two at which its writer fails.
+const STRIDE: u64 = 16;
 
 #[test]
 fn recordings_and_their_summaries_are_as_expected() {
@@ -68,6 +72,7 @@ fn difference(steps: &[Step]) -> Option<String> {
         .or_else(|| tracks(&truth, &trace))
         .or_else(|| figures(&truth, &Summary::of(&trace)))
         .or_else(|| text(&truth, &trace))
+        .or_else(|| unwritten(&trace, random))
         .or_else(|| reshaped(&bytes, &trace, random))
         .or_else(|| cut(&bytes, random))
         .or_else(|| pictures(&truth, &trace, random))
@@ -164,6 +169,13 @@ fn text(truth: &Truth, trace: &Trace) -> Option<String> {
         let unlike = pairs.find(|(found, expected)| found != expected);
         unlike.map(|pair| format!("{pair:#?}")).or_else(|| differ("lines", &found, &expected))
     })
+}
+
+/// An error of the writer, at some pieces of the text.
+fn unwritten(trace: &Trace, random: &mut Random) -> Option<String> {
+    let summary = Summary::of(trace);
+    let pieces = (random.below(STRIDE) as usize..).step_by(STRIDE as usize);
+    untold_error(&summary, pieces).map(|piece| format!("no error at piece {piece} of\n{summary}"))
 }
 
 fn reshaped(bytes: &[u8], trace: &Trace, random: &mut Random) -> Option<String> {

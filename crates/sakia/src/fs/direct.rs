@@ -314,3 +314,19 @@ impl From<Misaligned> for io::Error {
         Self::new(io::ErrorKind::InvalidInput, misaligned)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use sakia_testkit::failing_writer::untold_error;
+
+    use super::*;
+
+    #[test]
+    fn an_error_of_the_writer_ends_the_text() {
+        for offset in [Some(1), None] {
+            let alignment = DirectAlignment { memory: 4, offset: 512 };
+            let misaligned = Misaligned { offset, len: 7, address: 1, alignment };
+            assert_eq!(untold_error(&misaligned, 0..), None, "{misaligned}");
+        }
+    }
+}

@@ -463,6 +463,23 @@ mod tests {
         }
     }
 
+    /// An entry of a directory has its type: no operation asks for it.
+    #[test]
+    fn entries_have_the_types_of_their_files() {
+        for (kind, mode) in [
+            (EntryKind::File, 0o100_644),
+            (EntryKind::Directory, 0o040_755),
+            (EntryKind::Symlink, 0o120_777),
+            (EntryKind::Fifo, 0o010_600),
+            (EntryKind::Socket, 0o140_700),
+            (EntryKind::CharacterDevice, 0o020_666),
+            (EntryKind::BlockDevice, 0o060_660),
+        ] {
+            assert_eq!(FileType::from_entry(kind), Some(FileType::from_mode(mode)), "{kind:?}");
+        }
+        assert_eq!(FileType::from_entry(EntryKind::Unknown), None);
+    }
+
     #[test]
     fn permissions_as_in_std() {
         let mut permissions = Permissions::from_mode(0o100_644);

@@ -297,3 +297,70 @@ macro_rules! buffer_options {
 }
 
 pub(super) use {buffer_options, common_options};
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    type Call = fn(&Fd) -> io::Result<()>;
+
+    const SECOND: Option<Duration> = Some(Duration::from_secs(1));
+    const NONE: Keepalive = Keepalive { idle: None, interval: None, probes: None };
+    const UNSET: Common =
+        Common { nodelay: None, keepalive: None, send_buffer: None, recv_buffer: None };
+
+    const CALLS: &[(&str, Call)] = &[
+        ("set_keepalive", |fd| set_keepalive(fd, Some(NONE))),
+        ("set_keepalive idle", |fd| set_keepalive(fd, Some(Keepalive { idle: SECOND, ..NONE }))),
+        ("set_keepalive off", |fd| set_keepalive(fd, None)),
+        ("keepalive", |fd| keepalive(fd).map(drop)),
+        ("set_ttl", |fd| set_ttl(fd, 1)),
+        ("ttl", |fd| ttl(fd).map(drop)),
+        ("set_traffic_class", |fd| set_traffic_class(fd, 1)),
+        ("traffic_class", |fd| traffic_class(fd).map(drop)),
+        ("set_told class", |fd| set_told(fd, Told::TrafficClass, true)),
+        ("set_told ttl", |fd| set_told(fd, Told::Ttl, true)),
+        ("set_told info", |fd| set_told(fd, Told::PacketInfo, true)),
+        ("set_recv_errors", |fd| set_recv_errors(fd, true)),
+        ("set_gro", |fd| set_gro(fd, true)),
+        ("set_user_timeout", |fd| set_user_timeout(fd, SECOND)),
+        ("user_timeout", |fd| user_timeout(fd).map(drop)),
+        ("take_error", |fd| take_error(fd).map(drop)),
+        ("nodelay", |fd| Common { nodelay: Some(true), ..UNSET }.apply(fd)),
+        ("keepalive before", |fd| Common { keepalive: Some(NONE), ..UNSET }.apply(fd)),
+        ("send_buffer", |fd| Common { send_buffer: Some(9000), ..UNSET }.apply(fd)),
+        ("recv_buffer", |fd| Common { recv_buffer: Some(9000), ..UNSET }.apply(fd)),
+    ];
+
+    #[test]
+    fn each_option_tells_an_error() {
+        crate::block_on(async {
+            let no_socket = crate::io::adopt(rustix::pipe::pipe().expect("a pipe").0);
+            for (name, call) in CALLS {
+                let errno = call(&no_socket).err().and_then(|error| error.raw_os_error());
+                assert_eq!(errno, Some(Errno::NOTSOCK.raw_os_error()), "{name}");
+            }
+        });
+    }
+
+    #[test]
+    fn each_part_of_keepalive_is_refused_by_itself() {
+        crate::block_on(async {
+            let socket = crate::io::adopt(TcpListener::bind("127.0.0.1:0").expect("a port"));
+            let long = Some(Duration::from_secs(100_000));
+            for wrong in [
+                Keepalive { idle: long, ..NONE },
+                Keepalive { interval: long, ..NONE },
+                Keepalive { probes: Some(1000), ..NONE },
+            ] {
+                let error = set_keepalive(&socket, Some(wrong)).expect_err("it is too large");
+                assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()), "{wrong:?}");
+                assert_eq!(keepalive(&socket).expect("a socket"), None, "{wrong:?}");
+            }
+            let error = set_user_timeout(&socket, Some(Duration::MAX)).expect_err("too long");
+            assert_eq!(error.raw_os_error(), Some(Errno::INVAL.raw_os_error()));
+        });
+    }
+}

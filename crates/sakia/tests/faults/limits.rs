@@ -9,6 +9,7 @@ use std::os::unix::fs::PermissionsExt;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sakia::fs::{self, File};
 use sakia::io::{Async, Level, Reader, Writer, pipe};
+use sakia::net::lookup_host;
 use sakia::process::Command;
 use sakia::{Runtime, spawn, spawn_blocking, yield_now};
 use sakia_driver::{Driver, Policy, Uring, Wait};
@@ -233,6 +234,8 @@ pub fn scene_no_threads(policy: Policy) -> Result<(), String> {
         // Work that needs a new thread or process is refused.
         for _ in 0..3 {
             assert!(spawn_blocking(|| 1).await.unwrap_err().is_canceled());
+            let error = lookup_host("localhost:80").await.map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Other, "nobody could ask: {error}");
         }
         let zeros = std::fs::File::open("/dev/zero").unwrap();
         assert_eq!(Reader::offload(zeros).err().unwrap().raw_os_error(), Some(libc::EAGAIN));

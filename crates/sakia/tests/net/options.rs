@@ -1,8 +1,11 @@
 //! Options: the kernel reports the values that were set.
 
+use std::io::ErrorKind;
 use std::time::Duration;
 
-use sakia::net::{ConnectOptions, Keepalive, ListenOptions, TcpListener};
+use sakia::net::{
+    ConnectOptions, Keepalive, ListenOptions, TcpListener, TcpStream, UdpOptions, UdpSocket,
+};
 
 use crate::support::{on_each_backend, pair};
 
@@ -11,6 +14,7 @@ on_each_backend! {
     of_a_listener_are_those_of_its_connections
     of_connecting_are_set_before
     of_addresses
+    what_is_no_address_is_refused
 }
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -101,4 +105,27 @@ async fn of_addresses() {
     assert!(rustix::net::sockopt::socket_reuseaddr(&listener).unwrap());
     let plain = ListenOptions::new().reuse_addr(false).bind("127.0.0.1:0").await.unwrap();
     assert!(!rustix::net::sockopt::socket_reuseaddr(&plain).unwrap());
+}
+
+async fn what_is_no_address_is_refused() {
+    macro_rules! refuse {
+        ($($call:expr;)*) => {$(
+            let error = $call.await.map(drop).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "{}: {error}", stringify!($call));
+        )*};
+    }
+    let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+    for text in ["", "localhost", "localhost:http", "[::1]", "127.0.0.1:65536"] {
+        refuse! {
+            TcpListener::bind(text);
+            ListenOptions::new().bind(text);
+            TcpStream::connect(text);
+            ConnectOptions::new().connect(text);
+            UdpSocket::bind(text);
+            UdpOptions::new().bind(text);
+            socket.connect(text);
+        }
+        let sent = socket.send_to("x", text).await.0;
+        assert_eq!(sent.map(drop).unwrap_err().kind(), ErrorKind::InvalidInput, "{text}");
+    }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sakia::fs::File;
 use sakia::inspect::{Doing, OpKind, OperationState, Warning, Warnings, inspector};
 use sakia::io::PipeReader;
-use sakia::sim::{Fault, Opcode, Sim, Target};
+use sakia::sim::{Fault, Opcode, PlainFault, Sim, Target};
 use sakia::time::sleep;
 use sakia::{Runtime, spawn};
 
@@ -60,6 +60,28 @@ fn a_turn_is_as_long_as_the_virtual_time_says() {
         };
         assert!(*took >= 3 * SECOND && *longest == 3 * SECOND, "{took:?}");
         assert_eq!(task.spawned_at.line(), line);
+    });
+}
+
+/// The longest of the plain calls of a turn, if it took most of the time.
+#[test]
+fn a_plain_call_that_takes_long_is_named() {
+    let sim = Sim::builder(6).plain_calls(true).build();
+    let kernel = sim.handle();
+    kernel.create_file("file", "a text");
+    let (runtime, list) = warned(sim);
+    runtime.block_on(async {
+        let file = File::open("file").await.unwrap();
+        sleep(SECOND).await;
+        list.lock().unwrap().clear();
+        for seconds in [1, 4, 2] {
+            kernel.script_plain(Target::any(), PlainFault::Busy(seconds * SECOND));
+            file.read_at(vec![0; 6], 0).await.0.unwrap();
+        }
+        sleep(SECOND).await;
+        let list = list.lock().unwrap();
+        let [Warning::Turn { call: Some(call), .. }] = &list[..] else { panic!("{list:?}") };
+        assert_eq!((call.kind, call.took), (OpKind::Read, 4 * SECOND));
     });
 }
 

@@ -15,6 +15,7 @@
 //! | return early | in place of a statement of a function without a result |
 //! | answer always the same | in place of a condition that a function ends with |
 //! | swap an end | `..` `..=`; `break` `continue` |
+//! | swallow an error | a default value for `Err(…)`, and for what `?` returns early |
 
 use std::ops::Range;
 
@@ -94,7 +95,7 @@ fn swapped(pairs: &[(&'static str, &'static str)], one: &str) -> Option<&'static
 /// It is not Rust.
 pub(super) fn changes(text: &str) -> anyhow::Result<Vec<Change>> {
     let file = syn::parse_file(text)?;
-    let mut finder = Finder { text, is_unit: false, changes: Vec::new() };
+    let mut finder = Finder { text, is_unit: false, is_option: false, changes: Vec::new() };
     for Function { owner, signature, block, .. } in Functions::of(&file).all {
         let of_trait = match owner {
             Owner::Impl(item) => item.trait_.as_ref().and_then(|(path, _)| path.segments.last()),
@@ -112,6 +113,8 @@ struct Finder<'t> {
     text: &'t str,
     /// The innermost function or closure is a function without a result.
     is_unit: bool,
+    /// The function has an `Option`, so `?` is no error there.
+    is_option: bool,
     changes: Vec<Change>,
 }
 
@@ -141,6 +144,7 @@ impl<'t> Finder<'t> {
 
     fn function(&mut self, signature: &syn::Signature, block: &syn::Block) {
         self.is_unit = matches!(signature.output, syn::ReturnType::Default);
+        self.is_option = self.of(&signature.output).starts_with("-> Option<");
         if let syn::ReturnType::Type(_, output) = &signature.output
             && let Some(Stmt::Expr(end, None)) = block.stmts.last()
         {
@@ -314,6 +318,13 @@ impl<'a> Visit<'a> for Finder<'_> {
             Expr::Call(call) if self.of(&call.func) == "Some" => {
                 self.replace("flip a constant", call, "None");
             }
+            Expr::Call(call) if self.of(&call.func) == "Err" => {
+                self.replace("swallow an error", call, "Ok(Default::default())");
+            }
+            Expr::Try(or_error) if !self.is_option => {
+                let answer = format!("{}.unwrap_or_default()", self.of(&or_error.expr));
+                self.replace_at(&or_error.question_token, "swallow an error", or_error, answer);
+            }
             Expr::Match(of) => self.arms(&of.arms),
             Expr::Break(end) if end.expr.is_none() && end.label.is_none() => {
                 self.replace("swap an end", end, "continue");
@@ -383,6 +394,14 @@ mod tests {
         has("a.b()", " -> Option<u8>", "answer always the same", "None");
         has("for a in 0..b {}", "", "swap an end", "for a in 0..=b {}");
         has("loop { break }", "", "swap an end", "loop { continue }");
+        has("g()?;", " -> R", "swallow an error", "g().unwrap_or_default();");
+        has("return Err(a);", " -> R", "swallow an error", "return Ok(Default::default());");
+    }
+
+    #[test]
+    fn what_is_missing_is_no_error() {
+        let all = changed("g(a?)", " -> Option<u8>");
+        assert!(all.iter().all(|(operator, _)| *operator != "swallow an error"), "{all:?}");
     }
 
     #[test]

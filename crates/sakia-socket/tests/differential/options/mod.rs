@@ -20,6 +20,7 @@ mod ends;
 mod steps;
 mod typed;
 
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -27,7 +28,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, SocketType};
 use sakia_socket::sockopt::SOL_SOCKET;
-use sakia_socket::{Kernel, Layer};
+use sakia_socket::{Host, Kernel, Layer};
 use sakia_testkit::loopback;
 use sakia_testkit::random::{self, Random};
 
@@ -271,6 +272,46 @@ fn options_without_a_safe_call_are_refused() {
                 if !is_in(READS, level, name) || is_in(UNREADABLE, level, name) {
                     let result = socket.option_raw(level, name, &mut [0; 16]);
                     assert_eq!(result, Err(Errno::NOPROTOOPT), "{kind:?} {level} {name}");
+                }
+            }
+        }
+    }
+}
+
+/// The descriptors that an error of an option may depend on: sockets of each kind, and what is no socket.
+fn descriptors() -> Vec<(String, OwnedFd)> {
+    let of_kind = |kind: Kind| (format!("{kind:?}"), OfKernel.one(kind));
+    let no_socket = rustix::pipe::pipe().expect("a pipe").0;
+    KINDS.into_iter().map(of_kind).chain([("a pipe".to_owned(), no_socket)]).collect()
+}
+
+/// Each option, read and set by a value of each length, answers what the call itself does. With less than a
+/// number, and on descriptors without the option, these are errors.
+#[test]
+fn each_option_of_each_descriptor_tells_its_errors() {
+    for (kind, fd) in descriptors() {
+        for (level, names) in SETS.iter().chain(READS) {
+            for &name in *names {
+                let what = format!("{kind} {level} {name}");
+                for len in (0..=4).chain([8, 16]) {
+                    let mut values = [vec![0xa5; len], vec![0xa5; len]];
+                    let [ours, its] = &mut values;
+                    let read = Kernel.option(&fd, *level, name, ours);
+                    let expected = Watched::default().option(&fd, *level, name, its);
+                    let is_readable = !is_in(UNREADABLE, *level, name);
+                    assert!(read == expected || !is_readable, "{what}: {read:?}, not {expected:?}");
+                    // The time of an `SO_LINGER` that is off is not kept.
+                    let is_same = values[0] == values[1] || (*level, name) == (SOL_SOCKET, 13);
+                    assert!(is_same || !is_readable, "{what}: {values:?}");
+                }
+                // Only what sets nothing: the next descriptor of the kind would be another one.
+                for value in [&[][..], &[1], &[1; 3]] {
+                    if !is_in(SETS, *level, name) {
+                        continue;
+                    }
+                    let set = Kernel.set_option(&fd, *level, name, value);
+                    let expected = Watched::default().set_option(&fd, *level, name, value);
+                    assert_eq!(set, expected, "{what} {value:?}");
                 }
             }
         }

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use sakia::fs::{self, AlignedBuf, DirectAlignment, File, Misaligned, OpenOptions};
 use sakia::io::{IoBuf, IoBufMut};
 use sakia_testkit::available;
+use sakia_testkit::failing_writer::untold_error;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 
 use super::{Random, TempDir, run};
@@ -87,7 +88,7 @@ fn the_position_of_a_direct_file_passes_odd_tails() {
 fn what_is_misaligned_is_told_with_what_is_needed() {
     let dir = TempDir::new();
     run(async || {
-        let Some((file, alignment)) = open_direct(&dir, &[7; 20_000]).await else { return };
+        let Some((mut file, alignment)) = open_direct(&dir, &[7; 20_000]).await else { return };
         let block = alignment.offset as usize;
         let mut errors = vec![
             file.write_all_at(AlignedBuf::zeroed(block), 1).await.0.unwrap_err(),
@@ -98,6 +99,7 @@ fn what_is_misaligned_is_told_with_what_is_needed() {
         errors.extend(file.read_at(AlignedBuf::zeroed(block), 1).await.0.err());
         errors.extend(file.read_at(AlignedBuf::zeroed(block + 1), 0).await.0.err());
         errors.extend(file.write_at(AlignedBuf::zeroed(block + 1), 0).await.0.err());
+        errors.extend(file.read(AlignedBuf::zeroed(block + 1)).await.0.err());
         let shifted = AlignedBuf::zeroed(2 * block).slice(1..=block);
         let (result, shifted) = file.read_at(shifted, 0).await;
         errors.extend(result.err());
@@ -105,7 +107,9 @@ fn what_is_misaligned_is_told_with_what_is_needed() {
         for error in errors {
             assert_eq!((error.kind(), fs::os_error(&error)), (ErrorKind::InvalidInput, Some(22)));
             let inner = error.get_ref().and_then(|inner| inner.downcast_ref::<Misaligned>());
-            assert_eq!(inner.unwrap().alignment(), alignment);
+            let inner = inner.unwrap();
+            assert_eq!(inner.alignment(), alignment);
+            assert_eq!(untold_error(inner, 0..), None);
             let message = error.to_string();
             assert!(message.contains(&format!("multiples of {block}")), "{message}");
         }
