@@ -201,7 +201,7 @@ fn a_forked_child_is_told(builder: &Builder) {
             };
             assert!(result.unwrap_err().to_string().contains("parent"));
             assert_eq!(back, b"no");
-            // What the caches have is no exception.
+            // An answer from the caches is no exception.
             let Poll::Ready(result) = poll_once(&mut engine.metadata(folder.path("x"))) else {
                 panic!("it waits for threads that are not here");
             };
