@@ -161,6 +161,15 @@ impl Remote {
         true
     }
 
+    /// Announces that a foreign loop sleeps for the thread. If it `is_busy`, or there is mail, its driver is
+    /// woken instead, which tells the loop at once.
+    pub(crate) fn park_elsewhere(&self, is_busy: bool) {
+        if is_busy || !self.prepare_to_park() {
+            let wake = self.wake.get().expect("a thread of a runtime has its wake");
+            wake.wake();
+        }
+    }
+
     /// Marks the thread as awake again.
     pub(crate) fn unpark(&self) {
         self.parked.store(false, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! Runtimes: building, running and ending them.
 
-use std::cell::OnceCell;
+use std::cell::{Cell, OnceCell};
 use std::future::Future;
 use std::io;
 use std::mem;
@@ -458,6 +458,7 @@ impl Builder {
             local,
             choice,
             no_choice: OnceCell::new(),
+            is_pollable: Cell::new(false),
             threads: Vec::new(),
             #[cfg(feature = "sim")]
             watch: None,
@@ -500,6 +501,7 @@ impl Builder {
             local,
             choice,
             no_choice: OnceCell::new(),
+            is_pollable: Cell::new(false),
             threads: Vec::new(),
             watch: Some(Watch::new(kernel)),
             _at_end: at_end,
@@ -704,6 +706,8 @@ pub struct Runtime {
     choice: LateChoice,
     /// The reason why it could not be set up, at the first request for the choice.
     no_choice: OnceCell<Choice>,
+    /// Set once a foreign loop has the descriptor.
+    is_pollable: Cell<bool>,
     threads: Vec<Thread>,
     /// The waits of each task; on the simulated kernel only.
     #[cfg(feature = "sim")]
@@ -908,7 +912,11 @@ impl Runtime {
         F: Future + 'static,
         F::Output: 'static,
     {
-        self.local.spawn_at(future, Location::caller())
+        let handle = self.local.spawn_at(future, Location::caller());
+        if self.is_pollable.get() {
+            self.local.remote.signal();
+        }
+        handle
     }
 
     /// Runs `future` and all tasks until it is done.
@@ -958,6 +966,8 @@ impl Runtime {
         let mark = Mark::new(Location::caller());
         self.local.driver.check().unwrap_or_else(|error| panic!("the driver failed: {error}"));
         let _entered = Entered::new(&self.local);
+        // Dropped after the future, whose end may wake tasks.
+        let _left = self.is_pollable.get().then(|| LeftToForeignLoop(&self.local));
         let mut future = pin!(future);
         #[cfg(feature = "sim")]
         if let Some(watch) = &self.watch {
@@ -1043,23 +1053,31 @@ impl Runtime {
         let _entered = Entered::new(&self.local);
         self.local.remote.unpark();
         self.local.driver.clear_readiness();
-        let observed = self.local.observed();
-        let _leaving = observed.map(|observed| Leaving { observed, driver: &self.local.driver });
-        self.local.begin_round();
-        let is_busy = self.local.run_batch(observed);
-        self.local.drive_by(observed, is_busy, Some(max_wait))?;
-        self.local.begin_round();
-        self.local.run_batch(observed);
-        // Submits the operations that these tasks started, some of which may be done at once, and handles the
-        // event that ended the batch.
-        self.local.drive_by(observed, true, None)?;
+        self.run_rounds(max_wait)?;
         let is_busy = self.local.has_ready();
         // From here on, a wake of a task makes the descriptor readable.
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
 
+    /// Runs the ready tasks, or those that become ready within `max_wait`. Warnings, whose receiver may wake
+    /// tasks, have been given when it returns.
+    fn run_rounds(&self, max_wait: Duration) -> io::Result<()> {
+        let observed = self.local.observed();
+        let _leaving = observed.map(|observed| Leaving { observed, driver: &self.local.driver });
+        self.local.begin_round();
+        let has_run = self.local.has_ready();
+        let is_busy = self.local.run_batch(observed) || has_run;
+        self.local.drive_by(observed, is_busy, Some(max_wait))?;
+        self.local.begin_round();
+        self.local.run_batch(observed);
+        // Submits the operations that these tasks started, some of which may be done at once, and handles the
+        // event that ended the batch.
+        self.local.drive_by(observed, true, None)
+    }
+
     /// Returns a descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do,
-    /// for a foreign loop to poll. Each call returns a new descriptor, which the caller owns: whatever the
+    /// for a foreign loop to poll: after an event or a wake, after a [`spawn`](Runtime::spawn) between two runs,
+    /// and when [`block_on`](Runtime::block_on) leaves something to do. Each call returns a new descriptor, which the caller owns: whatever the
     /// caller does with it besides polling does not disturb other callers. Only `run_once` makes it
     /// unreadable again.
     ///
@@ -1090,7 +1108,10 @@ impl Runtime {
     /// # }
     /// ```
     pub fn pollable(&self) -> io::Result<OwnedFd> {
-        self.local.driver.pollable()
+        let pollable = self.local.driver.pollable()?;
+        self.is_pollable.set(true);
+        drop(LeftToForeignLoop(&self.local));
+        Ok(pollable)
     }
 
     /// Returns the time until the next timer is due, or until there may be something to
@@ -1114,6 +1135,16 @@ pub(crate) struct Leaving<'a> {
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         self.observed.leave(self.driver);
+    }
+}
+
+/// When dropped, leaves the thread to a foreign loop, and tells it if there is something to do.
+struct LeftToForeignLoop<'a>(&'a Local);
+
+impl Drop for LeftToForeignLoop<'_> {
+    fn drop(&mut self) {
+        let is_busy = self.0.has_ready() || self.0.driver.wants_turn();
+        self.0.remote.park_elsewhere(is_busy);
     }
 }
 

@@ -198,6 +198,13 @@ impl Fuse {
         self.shared.lock().count(opcode)
     }
 
+    /// Returns a number for each descriptor that was closed so far (`FLUSH`), oldest first: the same for all
+    /// descriptors of one table. A child of the process has a table of its own, and closes the descriptors in
+    /// it when it executes a program.
+    pub fn closers(&self) -> Vec<u64> {
+        self.shared.lock().closers.clone()
+    }
+
     /// Returns the number of waiting requests: at gates, in delays, or for ever.
     pub fn waiting(&self) -> usize {
         self.shared.lock().parked.len()

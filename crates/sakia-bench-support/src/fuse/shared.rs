@@ -141,6 +141,8 @@ pub(super) struct State {
     /// All waiting requests.
     pub parked: Vec<Parked>,
     counts: BTreeMap<Opcode, u64>,
+    /// The owners of descriptors that were closed, oldest first.
+    pub closers: Vec<u64>,
     /// The server is to end.
     pub stop: bool,
 }
@@ -231,6 +233,11 @@ impl State {
         }
         if opcode == Opcode::INIT {
             return Some(init(header, fields));
+        }
+        if opcode == Opcode::FLUSH {
+            let mut fields = fields;
+            let (_handle, _unused) = (fields.u64(), fields.u64());
+            self.closers.push(fields.u64());
         }
         let file = self.file_of(header, fields);
         let Some(rule) = self.verdict(opcode, file.as_deref()) else {

@@ -194,6 +194,8 @@ pub(super) struct OpenHow {
     pub(super) is_nofollow: bool,
     /// Fails unless the path is a directory's.
     pub(super) is_directory: bool,
+    /// Only names are used by the descriptor; simulated for directories.
+    pub(super) is_path: bool,
     /// Every write is durable before it completes.
     pub(super) syncs: Option<Level>,
     pub(super) mode: u32,
@@ -307,6 +309,7 @@ impl Kernel {
             FileType::Directory if how.creates || how.is_writable => Err(Errno::ISDIR),
             FileType::Directory => Ok(id),
             _ if how.is_directory => Err(Errno::NOTDIR),
+            _ if how.is_path => Err(Errno::INVAL),
             FileType::Symlink => Err(Errno::LOOP),
             _ => Ok(id),
         }
@@ -515,6 +518,7 @@ mod tests {
         appends: false,
         is_nofollow: false,
         is_directory: false,
+        is_path: false,
         syncs: None,
         mode: 0o600,
         bounds: 0,

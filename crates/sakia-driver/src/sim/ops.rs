@@ -277,7 +277,7 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
         | OFlags::SYNC;
     let flags = OFlags::from_bits_retain(u32::try_from(flags).map_err(|_| Errno::INVAL)?);
     let of_path = OFlags::PATH | OFlags::DIRECTORY;
-    let is_path = flags.contains(of_path);
+    let is_path = flags.contains(OFlags::PATH);
     if is_path && !(flags - of_path - OFlags::CLOEXEC - OFlags::NOFOLLOW).is_empty() {
         return Err(Errno::INVAL);
     }
@@ -298,6 +298,7 @@ fn open_how(flags: u64, mode: u64, bounds: u64) -> Result<OpenHow, Errno> {
         appends: flags.contains(OFlags::APPEND),
         is_nofollow: flags.contains(OFlags::NOFOLLOW),
         is_directory: flags.contains(OFlags::DIRECTORY),
+        is_path,
         syncs: match () {
             () if flags.contains(OFlags::SYNC) => Some(Level::All),
             () if flags.contains(OFlags::DSYNC) => Some(Level::Data),

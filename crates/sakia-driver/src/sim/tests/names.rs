@@ -61,6 +61,9 @@ fn a_directory_is_opened_as_a_path_only() {
     let (name, buf) = (path("e"), Lendable::zeroed(128));
     assert_eq!(ring.run(Sqe::mkdirat(directory, name.ptr(), 0o700)), 0);
     assert_eq!(ring.run(calls::getdents(directory, buf.ptr(), 128)), err(Errno::BADF));
+    let again = ring.open(c"d", OFlags::PATH);
+    assert!(again > 0);
+    assert_eq!(ring.run(calls::getdents(again, buf.ptr(), 128)), err(Errno::BADF));
     assert_eq!(ring.open(c"f", flags), err(Errno::NOTDIR));
     assert_eq!(ring.open(c"d", flags | OFlags::CREATE), err(Errno::INVAL));
     assert_eq!(ring.open(c"f", OFlags::PATH), err(Errno::INVAL), "not simulated");

@@ -104,6 +104,8 @@ const CALLS: &[Call] = calls! {
     "Dir::open_with_metadata" => {
         dir().await?.open_with_metadata("1/2/file", OpenOptions::new().read(true)).await?
     };
+    "Dir::metadata" => dir().await?.metadata("1/2").await?;
+    "Dir::symlink_metadata" => dir().await?.symlink_metadata("1/2").await?;
     "Dir::create_dir" => dir().await?.create_dir("1/new").await?;
     "Dir::remove_file" => dir().await?.remove_file("1/2/file").await?;
     "Dir::remove_dir" => dir().await?.remove_dir("1/empty").await?;
