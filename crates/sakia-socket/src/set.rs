@@ -5,7 +5,8 @@
 //! see. A wait
 //! 1. asks the host, without sleeping if an entry of the list is ready,
 //! 2. appends the host's reports to the list,
-//! 3. reports from the front of the list, and appends those entries again that stay ready in memory.
+//! 3. reports from the front of the list, those first that were reported longest ago if there is no room for
+//!    all, and appends those entries again that stay ready in memory.
 //!
 //! So entries take turns, whether memory or the host makes them ready, and events of both are reported
 //! together. Reports of the host for which the program left no place stay on the list. The next wait asks
@@ -59,6 +60,8 @@ struct State<H: Host> {
     ready: VecDeque<u32>,
     /// The number of the last report.
     round: u64,
+    /// The number of events that were reported to the program.
+    reported: u64,
 }
 
 /// A place for an entry.
@@ -79,6 +82,9 @@ struct Member<H: Host> {
     found: Events,
     /// The round of that report.
     found_in: u64,
+    /// The number of events that had been reported to the program when this entry last was; 0 if it never
+    /// was.
+    reported_at: u64,
     is_listed: bool,
 }
 
@@ -126,6 +132,7 @@ impl<H: Host> Set<H> {
                 places: HashMap::new(),
                 ready: VecDeque::new(),
                 round: 0,
+                reported: 0,
             }),
             mail: Mutex::new(Mail::default()),
             news: News::default(),
@@ -276,7 +283,8 @@ impl<H: Host> Set<H> {
 
     /// Reports the host's events in `found`, of which there may be more if `is_full`, and events in memory.
     fn report(&self, found: &[EpollEvent], is_full: bool, events: &mut [EpollEvent]) -> usize {
-        let mut state = self.state();
+        let mut guard = self.state();
+        let state = &mut *guard;
         state.round += 1;
         for event in found {
             if event.data == BELL {
@@ -285,8 +293,11 @@ impl<H: Host> Set<H> {
                 state.found(event.data, event.events);
             }
         }
-        self.read_mail(&mut state);
+        self.read_mail(state);
         state.ask_again(self.host(), is_full);
+        if state.ready.len() > events.len() {
+            state.order();
+        }
         let mut count = 0;
         for _ in 0..state.ready.len() {
             if count == events.len() {
@@ -299,6 +310,8 @@ impl<H: Host> Set<H> {
             if !event.events.is_empty() {
                 events[count] = event;
                 count += 1;
+                state.reported += 1;
+                member.reported_at = state.reported;
             }
             if member.watch.is_ready(member.source.memory()) {
                 state.list(place);
@@ -451,7 +464,7 @@ impl<H: Host> State<H> {
         let place = token as u32;
         self.places.insert(address(&*source), place);
         let (found, found_in, is_listed) = (Events::NONE, 0, false);
-        let member = Member { source, data, watch, found, found_in, is_listed };
+        let member = Member { source, data, watch, found, found_in, reported_at: 0, is_listed };
         self.slots[place as usize].entry = Some(member);
     }
 
@@ -522,6 +535,15 @@ impl<H: Host> State<H> {
             self.ready.pop_front();
         }
         false
+    }
+
+    /// Puts those first that were reported longest ago. The host's turns differ from the program's, since it
+    /// was asked for more events than the program had room for.
+    fn order(&mut self) {
+        let Self { slots, ready, .. } = self;
+        ready.make_contiguous().sort_by_key(|&place| {
+            slots[place as usize].entry.as_ref().map_or(0, |member| member.reported_at)
+        });
     }
 
     /// Asks the host again about its reports of earlier rounds. If its report of this round was cut, also

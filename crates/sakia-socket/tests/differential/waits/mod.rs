@@ -27,14 +27,16 @@ mod asking;
 mod program;
 mod steps;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use sakia_socket::{Kernel, Layer, When};
-use sakia_testkit::random;
+use rustix::net::{RecvFlags, SendFlags};
+use sakia_socket::{EpollEvent, Events, Kernel, Layer, When};
+use sakia_testkit::random::{self, Random};
 
 use self::program::Program;
 use self::steps::program;
-use crate::support::{MODES, PLAIN, options};
+use crate::support::{MODES, PLAIN, options, unix};
 use crate::world::Plain;
 use crate::{difference, few_programs};
 
@@ -70,4 +72,43 @@ fn waits_are_those_of_the_kernel_without_memory() {
 #[test]
 fn waits_are_those_of_the_kernel_with_bytes_in_memory() {
     compare(50, &MODES);
+}
+
+/// After any waits and changes of entries, as many waits for one event as there are ready entries report
+/// each.
+#[test]
+fn ready_entries_take_turns() {
+    for seed in 0..few_programs(200) {
+        let mut random = Random::new(seed);
+        let mode = random.one_of(&[PLAIN, MODES[0], MODES[1], MODES[2], MODES[3], MODES[4]]);
+        let layer = Layer::new(Kernel, options(mode));
+        let pairs: Vec<_> = (0..2 + random.below(7)).map(|_| unix(&layer)).collect();
+        let set = layer.epoll().unwrap();
+        let event = |index| EpollEvent { events: Events::IN, data: index as u64 };
+        let wait = |max| {
+            let mut events = vec![EpollEvent::default(); max];
+            let count = set.wait(&mut events, Some(Duration::ZERO)).unwrap();
+            events.truncate(count);
+            events
+        };
+        for (index, (writer, reader)) in pairs.iter().enumerate() {
+            writer.send(b"some", SendFlags::empty()).unwrap();
+            layer.flush();
+            if random.percent(50) {
+                // With read-ahead the others are in memory from now on.
+                reader.recv(&mut [0; 1], RecvFlags::empty()).unwrap();
+            }
+            set.add(reader, event(index)).unwrap();
+        }
+        for _ in 0..random.below(9) {
+            if random.percent(20) {
+                let index = random.below(pairs.len() as u64) as usize;
+                set.modify(&pairs[index].1, event(index)).unwrap();
+            }
+            wait(1 + random.below(pairs.len() as u64 + 1) as usize);
+        }
+        let turns: BTreeSet<u64> =
+            pairs.iter().flat_map(|_| wait(1)).map(|event| event.data).collect();
+        assert_eq!(turns.len(), pairs.len(), "seed {seed}, {mode:?}: {turns:?}");
+    }
 }
