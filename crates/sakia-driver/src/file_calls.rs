@@ -5,14 +5,14 @@ mod quick;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
-use std::sync::{Arc, OnceLock};
+use std::sync::OnceLock;
 
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
 use crate::buf::IoBufMut;
 use crate::calls::{is_in_memory, read_nowait, write_nowait};
-use crate::decide::{Attempt, Breaker, CallMode, CallSupport, FileHint, Rule};
+use crate::decide::{Attempt, CallMode, CallSupport, FileHint, Rule};
 use crate::transfer::{read_plainly, read_vectored_plainly};
 
 /// Flags of files that wait, or bypass the cache.
@@ -49,8 +49,8 @@ const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 pub struct FileCalls {
     reads: FileHint,
     writes: FileHint,
-    /// That of the file's mount. `None` inside: writes are not tried that cannot refuse to wait.
-    breaker: OnceLock<Option<Arc<Breaker>>>,
+    /// That of the file's mount, once it is known.
+    breaker: OnceLock<quick::MayCall>,
 }
 
 impl FileCalls {
@@ -223,7 +223,14 @@ impl FileCalls {
         if self.writes.support() != CallSupport::None || len() > Rule::SMALL.bytes_max as usize {
             return None;
         }
-        let breaker = self.breaker.get_or_init(|| quick::breaker_of(fd)).as_deref()?;
+        let breaker = match self.breaker.get() {
+            Some(known) => known,
+            None => {
+                let found = quick::breaker_of(fd)?;
+                self.breaker.get_or_init(|| found)
+            }
+        };
+        let breaker = breaker.as_deref()?;
         let result = quick::timed(breaker, || match (at, parts) {
             (Some(offset), [part]) => rustix::io::pwrite(fd, part, offset),
             (Some(offset), _) => rustix::io::pwritev(fd, parts, offset),

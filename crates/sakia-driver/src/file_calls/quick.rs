@@ -13,20 +13,25 @@ use crate::decide::{Breaker, Place, Timing, limits};
 use crate::{descriptors, mounts, sys};
 
 /// The breakers of the mounts whose files were written; `None` for one on which no such calls are made.
-static BREAKERS: Mutex<Option<HashMap<Place, Option<Arc<Breaker>>>>> = Mutex::new(None);
+static BREAKERS: Mutex<Option<HashMap<Place, MayCall>>> = Mutex::new(None);
 
-/// Returns the breaker of a file's mount; `None` if no call that may wait is to be made on it.
+/// A breaker; `None` if no call that may wait is to be made.
+pub(super) type MayCall = Option<Arc<Breaker>>;
+
+/// Returns the breaker of a file's mount. `None` while another thread asks for one; a forked child may find
+/// this so for ever.
 #[cold]
-pub(super) fn breaker_of(fd: BorrowedFd<'_>) -> Option<Arc<Breaker>> {
-    let facts = descriptors::facts(fd);
-    let waits = rustix::fs::fcntl_getfl(fd).map_or(true, |flags| flags.intersects(WAITS));
-    // Only a regular file has a size.
-    let (Some(_), Some(device), false) = (facts.size, facts.device, waits) else { return None };
+pub(super) fn breaker_of(fd: BorrowedFd<'_>) -> Option<MayCall> {
     let mut breakers = match BREAKERS.try_lock() {
         Ok(breakers) => breakers,
         Err(TryLockError::Poisoned(breakers)) => breakers.into_inner(),
-        // This file does without. A forked child may find it locked for ever.
         Err(TryLockError::WouldBlock) => return None,
+    };
+    let facts = descriptors::facts(fd);
+    let waits = rustix::fs::fcntl_getfl(fd).map_or(true, |flags| flags.intersects(WAITS));
+    // Only a regular file has a size.
+    let (Some(_), Some(device), false) = (facts.size, facts.device, waits) else {
+        return Some(None);
     };
     let breakers = breakers.get_or_insert_default();
     if breakers.len() >= limits::MOUNTS {
@@ -36,7 +41,7 @@ pub(super) fn breaker_of(fd: BorrowedFd<'_>) -> Option<Arc<Breaker>> {
     let place = (device, facts.mount_id);
     let breaker =
         breakers.entry(place).or_insert_with(|| is_served_here().then(|| Arc::new(Breaker::new())));
-    breaker.clone()
+    Some(breaker.clone())
 }
 
 /// Makes a call, and times it. Returns `None` while the breaker is open.
@@ -83,6 +88,11 @@ mod tests {
         file
     }
 
+    /// Returns the breaker of a file's mount, for which another test may ask at the same time.
+    fn found(fd: BorrowedFd<'_>) -> MayCall {
+        std::iter::repeat_with(|| breaker_of(fd)).find_map(|it| it).unwrap()
+    }
+
     /// Returns the calls of a file with a breaker of its own: that of the process may open by itself.
     fn calls(flags: OFlags, breaker: &Arc<Breaker>) -> FileCalls {
         let breaker = OnceLock::from(Some(Arc::clone(breaker)));
@@ -114,12 +124,22 @@ mod tests {
     #[test]
     fn files_of_a_mount_have_one_breaker() {
         let files = [OFlags::APPEND, OFlags::NOATIME].map(in_memory);
-        // Another test may hold the lock.
-        let find = |file: &File| (0..1000).find_map(|_| breaker_of(file.as_fd())).unwrap();
-        let [first, second] = files.each_ref().map(find);
+        let [first, second] = files.each_ref().map(|file| found(file.as_fd()).unwrap());
         assert!(Arc::ptr_eq(&first, &second));
         let made_up = File::options().append(true).open("/proc/self/comm").unwrap();
-        assert!(breaker_of(made_up.as_fd()).is_none());
+        assert!(found(made_up.as_fd()).is_none());
+    }
+
+    #[test]
+    fn a_file_that_comes_at_another_ones_moment_asks_again() {
+        let file = in_memory(OFlags::APPEND.union(OFlags::NOCTTY));
+        let calls = FileCalls::with_flags(OFlags::APPEND);
+        let write = || calls.write_quickly(file.as_fd(), &[IoSlice::new(b"x")], Some(0));
+        let other = BREAKERS.lock().unwrap();
+        assert!(write().is_none());
+        drop(other);
+        // The breaker of all files in memory may be open for a while.
+        std::iter::repeat_with(write).find_map(|it| it).unwrap().unwrap();
     }
 
     #[test]
