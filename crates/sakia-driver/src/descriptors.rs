@@ -124,7 +124,7 @@ impl Descriptors for KernelDescriptors {
     }
 
     fn limits_file_size(&self) -> bool {
-        rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
+        limits_file_size()
     }
 
     unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
@@ -269,6 +269,12 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> FileFacts {
     let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
     let mount = (stat.stx_mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.stx_mnt_id);
     facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
+}
+
+/// Returns whether the process has a limit on the size of files (`RLIMIT_FSIZE`), at which a plain write
+/// raises `SIGXFSZ`.
+pub(crate) fn limits_file_size() -> bool {
+    rustix::process::getrlimit(rustix::process::Resource::Fsize).current.is_some()
 }
 
 /// Returns the type of an open file's file system; empty if the table of mounts does not have it.

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::buf::IoBufMut;
 use crate::calls::{is_in_memory, read_nowait, write_nowait};
 use crate::decide::{Attempt, CallMode, CallSupport, FileHint, Rule};
+use crate::descriptors;
 use crate::transfer::{read_plainly, read_vectored_plainly};
 
 /// Flags of files that wait, or bypass the cache.
@@ -65,8 +66,11 @@ impl FileCalls {
     /// # drop(calls);
     /// ```
     pub fn with_flags(flags: OFlags) -> Self {
-        let [reads, writes] =
-            [WAITS, WRITE_WAITS].map(|waits| FileHint::new(support(flags, waits)));
+        let reads = FileHint::new(support(flags, WAITS));
+        let writes = FileHint::new(match support(flags, WRITE_WAITS) {
+            CallSupport::None => CallSupport::None,
+            _ => CallSupport::Unknown, // the limit of the process is looked at when the file is written
+        });
         Self { reads, writes, ..Self::default() }
     }
 
@@ -160,7 +164,8 @@ impl FileCalls {
         }
     }
 
-    /// Writes as much as is possible without waiting. `None` when that may be nothing.
+    /// Writes as much as is possible without waiting. `None` when that may be nothing, and if the process had
+    /// a limit on the size of files (`RLIMIT_FSIZE`) at the first write, since `SIGXFSZ` would end it.
     ///
     /// # Errors
     /// As `pwritev2(2)`.
@@ -174,6 +179,9 @@ impl FileCalls {
         parts: &[IoSlice<'_>],
         at: Option<u64>,
     ) -> Option<io::Result<usize>> {
+        if self.writes.support() == CallSupport::Unknown && descriptors::limits_file_size() {
+            self.writes.set_support(CallSupport::None);
+        }
         transfer(&self.writes, fd, WRITE_WAITS, |mode| match (mode, at) {
             (CallMode::NonBlocking, _) => write_nowait(fd, parts, at),
             (CallMode::Blocking, Some(offset)) => {
@@ -184,12 +192,12 @@ impl FileCalls {
     }
 
     /// Writes up to 64 KiB where [`write`](Self::write) cannot, since the file system has no writes that
-    /// refuse to wait, or the file was opened to append. `None` for more bytes, if another machine or process
-    /// may serve the file system, if each write of the file waits (`O_DIRECT`, `O_SYNC`), and for a while
-    /// after such a call has waited for a device.
+    /// refuse to wait, or the file was opened to append. `None` for more bytes; unless the file is a regular
+    /// one on a file system that the kernel serves alone, or an overlay; if each write waits (`O_DIRECT`,
+    /// `O_SYNC`); with a limit on the size of files; and for a while after such writes have waited.
     ///
-    /// So it may wait for as long as the kernel blocks a writer, but such waits are a tenth of a second
-    /// apart, and more if they come again.
+    /// So it may wait for as long as the kernel blocks a writer, at most twice on each thread before the next
+    /// writes return `None`: for a tenth of a second, and longer if they wait again.
     ///
     /// # Errors
     /// As `pwrite(2)`.

@@ -82,8 +82,7 @@ struct Member<H: Host> {
     found: Events,
     /// The round of that report.
     found_in: u64,
-    /// The number of events that had been reported to the program when this entry last was; 0 if it never
-    /// was.
+    /// The number of events that had been reported to the program when this entry last was, or was added.
     reported_at: u64,
     is_listed: bool,
 }
@@ -464,7 +463,9 @@ impl<H: Host> State<H> {
         let place = token as u32;
         self.places.insert(address(&*source), place);
         let (found, found_in, is_listed) = (Events::NONE, 0, false);
-        let member = Member { source, data, watch, found, found_in, reported_at: 0, is_listed };
+        // Behind those that wait for their turn.
+        let reported_at = self.reported;
+        let member = Member { source, data, watch, found, found_in, reported_at, is_listed };
         self.slots[place as usize].entry = Some(member);
     }
 

@@ -58,7 +58,7 @@
 //! | threads for blocking work | changes of names; other opens, and writes: at most 64, and separate from them up to 512 for FIFOs, terminals and other machines |
 //!
 //! A write in the awaiting task refuses to wait where the file system supports that. On ext4, and for files
-//! opened to append, it cannot. There a write that has waited for a device sends the next ones of this file
+//! opened to append, it cannot. There writes that have waited for a device send the next ones of this file
 //! system to threads, for a tenth of a second or more.
 //!
 //! On a network file system, as identified by its mount, the caller's thread only reads cached data.

@@ -1,6 +1,6 @@
 //! A circuit breaker for plain calls that turn out to be slow.
 
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU64};
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ impl Breaker {
     }
 
     fn set(&self, state: BreakerState) {
-        self.state.store(state as u8, Relaxed);
+        self.state.store(state as u8, Release);
     }
 
     /// Returns whether the pause of an open breaker is over, and begins a trial then, which the caller has to
@@ -90,7 +90,8 @@ impl Breaker {
     #[cold]
     pub(crate) fn may_try_again(&self, now: Duration) -> bool {
         let [open, trial] = [BreakerState::Open, BreakerState::Trial].map(|state| state as u8);
-        let is_due = nanoseconds(now) >= self.until.load(Relaxed);
+        let is_due =
+            self.state.load(Acquire) == open && nanoseconds(now) >= self.until.load(Relaxed);
         if !is_due || self.state.compare_exchange(open, trial, Relaxed, Relaxed).is_err() {
             return false;
         }
@@ -112,7 +113,7 @@ impl Breaker {
     /// Notes how long a call took.
     #[inline(always)]
     pub(crate) fn note(&self, timing: Timing) {
-        if timing.took > limits::SLOW || self.is_suspicious() {
+        if timing.took > limits::SLOW || timing.has_waited.is_some() {
             self.note_slowly(timing);
         }
     }

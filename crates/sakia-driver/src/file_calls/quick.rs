@@ -33,24 +33,34 @@ pub(super) fn breaker_of(fd: BorrowedFd<'_>) -> Option<MayCall> {
     let (Some(_), Some(device), false) = (facts.size, facts.device, waits) else {
         return Some(None);
     };
-    let breakers = breakers.get_or_insert_default();
-    if breakers.len() >= limits::MOUNTS {
-        breakers.clear(); // most of them are gone; the others are asked once more
+    if descriptors::limits_file_size() {
+        return Some(None);
     }
-    let is_served_here = || mounts::is_served_here(&descriptors::file_system(fd, &facts));
+    let breakers = breakers.get_or_insert_default();
     let place = (device, facts.mount_id);
-    let breaker =
-        breakers.entry(place).or_insert_with(|| is_served_here().then(|| Arc::new(Breaker::new())));
-    Some(breaker.clone())
+    if let Some(known) = breakers.get(&place) {
+        return Some(known.clone());
+    }
+    let file_system = descriptors::file_system(fd, &facts);
+    let breaker = mounts::is_served_here(&file_system).then(|| Arc::new(Breaker::new()));
+    // A device's number alone may be that of another file system later.
+    if facts.mount_id.is_some() && !file_system.is_empty() {
+        if breakers.len() >= limits::MOUNTS {
+            breakers.clear(); // most of them are gone; the others are asked once more
+        }
+        breakers.insert(place, breaker.clone());
+    }
+    Some(breaker)
 }
 
 /// Makes a call, and times it. Returns `None` while the breaker is open.
 #[inline]
 pub(super) fn timed<T>(breaker: &Breaker, call: impl FnOnce() -> T) -> Option<T> {
-    if breaker.is_open() && !breaker.may_try_again(now()) {
+    let is_trial = breaker.is_open();
+    if is_trial && !breaker.may_try_again(now()) {
         return None;
     }
-    let watched = breaker.is_suspicious().then(sys::voluntary_switches);
+    let watched = (is_trial || breaker.is_suspicious()).then(sys::voluntary_switches);
     let begin = now();
     let result = call();
     let end = now();

@@ -294,5 +294,5 @@ fn run(steps: &[Step]) -> Option<String> {
 
 #[test]
 fn each_failure_of_the_host_is_told_once() {
-    programs(300, make, run);
+    programs(1000, make, run);
 }

@@ -201,6 +201,12 @@ fn a_forked_child_is_told(builder: &Builder) {
             };
             assert!(result.unwrap_err().to_string().contains("parent"));
             assert_eq!(back, b"no");
+            let mut submitted = file.write_at(b"no".to_vec(), 0).submit();
+            let Poll::Ready((result, back)) = poll_once(&mut submitted) else {
+                panic!("it waits for threads that are not here");
+            };
+            assert!(result.unwrap_err().to_string().contains("parent"));
+            assert_eq!(back, b"no");
             // An answer from the caches is no exception.
             let Poll::Ready(result) = poll_once(&mut engine.metadata(folder.path("x"))) else {
                 panic!("it waits for threads that are not here");

@@ -43,6 +43,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("no_descriptors", limits::scene_no_descriptors),
     ("no_locked_memory", limits::scene_no_locked_memory),
     ("limited_file_size", limits::scene_limited_file_size),
+    ("limited_file_size_of_callers", limits::scene_limited_file_size_of_callers),
     ("no_threads", limits::scene_no_threads),
     ("refused_by_a_supervisor", refused_calls::scene_refused_by_a_supervisor),
     ("a_thousand_signals_a_second", signals::scene_a_thousand_signals_a_second),

@@ -32,6 +32,7 @@ fn of_descriptors(policy: Policy) {
 
 fn of_the_size_of_files(policy: Policy) {
     children::run("limited_file_size", policy);
+    children::run("limited_file_size_of_callers", policy);
 }
 
 fn of_threads(policy: Policy) {
@@ -207,6 +208,31 @@ pub fn scene_limited_file_size(policy: Policy) -> Result<(), String> {
         assert_eq!(fs::read(&path).await.unwrap(), b"short");
     });
     load::assert_sound(&runtime);
+    Ok(())
+}
+
+/// Those who await an engine's write are not ended by the kernel's signal.
+pub fn scene_limited_file_size_of_callers(policy: Policy) -> Result<(), String> {
+    const LIMIT: u64 = 64 << 10;
+    let folder = TempDir::new();
+    limit(Resource::Fsize, Some(LIMIT));
+    let engine = Runtime::builder().backend(policy).threads(1).build_engine().unwrap();
+    let in_memory = format!("/dev/shm/sakia-limits-{}", std::process::id());
+    for path in [folder.join("a"), in_memory.into()] {
+        for appends in [false, true] {
+            let mut options = fs::OpenOptions::new();
+            options.create(true).write(true).append(appends);
+            let file = engine.open_with(&path, &options).wait().unwrap();
+            let all = file.write_at(vec![7; LIMIT as usize - 10], 0);
+            sakia::block_on(all).0.map_err(|error| error.to_string())?;
+            // A part of it has room.
+            let (result, _) = sakia::block_on(file.write_at(vec![7; 20], LIMIT - 10));
+            assert_eq!(result.unwrap(), 10, "{path:?}");
+            let (result, _) = sakia::block_on(file.write_at(vec![7; 20], LIMIT));
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EFBIG), "{path:?}");
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
     Ok(())
 }
 

@@ -101,14 +101,47 @@ fn ready_entries_take_turns() {
             set.add(reader, event(index)).unwrap();
         }
         for _ in 0..random.below(9) {
-            if random.percent(20) {
-                let index = random.below(pairs.len() as u64) as usize;
-                set.modify(&pairs[index].1, event(index)).unwrap();
+            let index = random.below(pairs.len() as u64) as usize;
+            match random.below(10) {
+                0 | 1 => set.modify(&pairs[index].1, event(index)).unwrap(),
+                2 | 3 => {
+                    set.remove(&pairs[index].1).unwrap();
+                    set.add(&pairs[index].1, event(index)).unwrap();
+                }
+                _ => {}
             }
             wait(1 + random.below(pairs.len() as u64 + 1) as usize);
         }
         let turns: BTreeSet<u64> =
             pairs.iter().flat_map(|_| wait(1)).map(|event| event.data).collect();
         assert_eq!(turns.len(), pairs.len(), "seed {seed}, {mode:?}: {turns:?}");
+    }
+}
+
+/// An entry that is new after each of its events leaves others their turn.
+#[test]
+fn a_new_entry_comes_last() {
+    for mode in [PLAIN].iter().chain(&MODES) {
+        let layer = Layer::new(Kernel, options(*mode));
+        let pairs = [unix(&layer), unix(&layer)];
+        let set = layer.epoll().unwrap();
+        let add = |index: usize| {
+            let event = EpollEvent { events: Events::IN, data: index as u64 };
+            set.add(&pairs[index].1, event).unwrap();
+        };
+        for (index, (writer, _)) in pairs.iter().enumerate() {
+            writer.send(b"some", SendFlags::empty()).unwrap();
+            add(index);
+        }
+        layer.flush();
+        let turns = [(); 6].map(|()| {
+            let mut events = [EpollEvent::default()];
+            assert_eq!(set.wait(&mut events, Some(Duration::ZERO)), Ok(1));
+            let index = events[0].data as usize;
+            set.remove(&pairs[index].1).unwrap();
+            add(index);
+            index
+        });
+        assert_eq!(turns.iter().sum::<usize>(), 3, "{mode:?}: {turns:?}");
     }
 }
