@@ -138,8 +138,10 @@ fn a_new_entry_comes_last() {
             let mut events = [EpollEvent::default()];
             assert_eq!(set.wait(&mut events, Some(Duration::ZERO)), Ok(1));
             let index = events[0].data as usize;
-            set.remove(&pairs[index].1).unwrap();
-            add(index);
+            if index == 0 {
+                set.remove(&pairs[index].1).unwrap();
+                add(index);
+            }
             index
         });
         assert_eq!(turns.iter().sum::<usize>(), 3, "{mode:?}: {turns:?}");
