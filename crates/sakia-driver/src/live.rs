@@ -143,6 +143,7 @@ mod tests {
         assert_eq!((flights[0].descriptor, flights[0].is_stuck), (Some(raw), false));
         drop((read, fd, close));
     }
+
     /// Observers see of an operation just that which the driver has of it, at each moment of its life.
     #[test]
     fn observers_see_what_the_driver_has() {

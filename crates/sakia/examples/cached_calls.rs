@@ -106,28 +106,28 @@ fn waited(file: &engine::File, is_write: bool, mut buf: Vec<u8>) -> io::Result<V
     Ok(buf)
 }
 
-async fn awaited(file: &engine::File, is_write: bool, mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
-    for at in places() {
-        let (result, back) = match is_write {
-            true => file.write_at(black_box(buf), at).await,
-            false => file.read_at(black_box(buf), at).await,
-        };
-        result?;
-        buf = back;
-    }
-    Ok(buf)
+/// Makes calls of a file whose methods return futures of a result and the buffer.
+macro_rules! awaited {
+    ($file:expr, $is_write:expr, $buf:expr) => {{
+        let mut buf: Vec<u8> = $buf;
+        for at in places() {
+            let (result, back) = match $is_write {
+                true => $file.write_at(black_box(buf), at).await,
+                false => $file.read_at(black_box(buf), at).await,
+            };
+            result?;
+            buf = back;
+        }
+        Ok(buf)
+    }};
 }
 
-async fn on_runtime(file: &fs::File, is_write: bool, mut buf: Vec<u8>) -> io::Result<Vec<u8>> {
-    for at in places() {
-        let (result, back) = match is_write {
-            true => file.write_at(black_box(buf), at).await,
-            false => file.read_at(black_box(buf), at).await,
-        };
-        result?;
-        buf = back;
-    }
-    Ok(buf)
+async fn awaited(file: &engine::File, is_write: bool, buf: Vec<u8>) -> io::Result<Vec<u8>> {
+    awaited!(file, is_write, buf)
+}
+
+async fn on_runtime(file: &fs::File, is_write: bool, buf: Vec<u8>) -> io::Result<Vec<u8>> {
+    awaited!(file, is_write, buf)
 }
 
 /// Returns the median of the ratios of each round.

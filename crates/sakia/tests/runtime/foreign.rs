@@ -1,5 +1,5 @@
-//! A runtime in a foreign event loop: events while its tasks work. What such a loop is told, and when, is in
-//! `models::foreign`.
+//! A runtime in a foreign event loop: events while its tasks work. `models::foreign` compares all that such a
+//! loop is told.
 
 use std::cell::Cell;
 use std::io::{self, Write};
