@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::io::{ErrorKind, Read, Write};
 use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
 use std::pin::pin;
 use std::rc::Rc;
 
@@ -69,12 +70,20 @@ async fn code_for_futures() {
 
 async fn http_by_hyper() {
     let (client, server) = pair().await;
+    let _kept = kept_open(&client);
     http(Compat::tcp(client), Compat::tcp(server)).await;
 }
 
 async fn http_by_hyper_without_buffers() {
     let (client, server) = UnixStream::pair().unwrap();
+    let _kept = kept_open(&client);
     http(Compat::unbuffered(client), Compat::unbuffered(server)).await;
+}
+
+/// Keeps a client's end open: hyper closes its own without waiting for the server's last frame, which would
+/// then be written to nobody if the server's task comes late.
+fn kept_open(client: &impl AsFd) -> OwnedFd {
+    client.as_fd().try_clone_to_owned().unwrap()
 }
 
 async fn http(
