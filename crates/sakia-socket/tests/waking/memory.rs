@@ -24,9 +24,11 @@ fn few_places_go_round_among_memory_and_kernel() {
     for max in [1, 2, 5] {
         let mut seen = [0; 6];
         for _ in 0..60 {
+            let before = seen;
             for (number, events) in wait(&set, max, NOW) {
                 assert_eq!(events, Events::IN);
                 seen[number as usize] += 1;
+                assert_ne!(seen[number as usize], before[number as usize] + 2, "{number} twice");
             }
         }
         let fair = 60 * max / 6;

@@ -2,12 +2,18 @@
 //! loop is told.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io::{self, Write};
 use std::rc::Rc;
+use std::task::{Poll, Waker};
+use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use sakia::io::PipeReader;
+use sakia::time::sleep;
 use sakia::{Runtime, yield_now};
+use sakia_testkit::settings::patience;
 
 /// Events during a task's poll are delivered before the next task runs, in any batch of a turn.
 #[test]
@@ -48,4 +54,34 @@ fn what_comes_while_a_task_works_is_heard_after_it() {
         runtime.run_once(Duration::ZERO).unwrap();
     }
     runtime.block_on(reading).unwrap();
+}
+
+/// `block_on` leaves the thread to the foreign loop again.
+#[test]
+fn a_wake_after_block_on_makes_the_descriptor_readable() {
+    let runtime = Runtime::new().unwrap();
+    let pollable = runtime.pollable().unwrap();
+    let is_readable = |limit: Duration| {
+        let limit = Timespec::try_from(limit).unwrap();
+        poll(&mut [PollFd::new(&pollable, PollFlags::IN)], Some(&limit)).unwrap() > 0
+    };
+    let waker = Rc::new(Cell::new(None::<Waker>));
+    let stored = Rc::clone(&waker);
+    let waiting = runtime.spawn(async move {
+        poll_fn::<(), _>(|cx| {
+            stored.set(Some(cx.waker().clone()));
+            Poll::Pending
+        })
+        .await;
+    });
+    while is_readable(Duration::ZERO) {
+        runtime.run_once(Duration::ZERO).unwrap();
+    }
+    let waker = runtime.block_on(async {
+        sleep(Duration::from_millis(1)).await;
+        waker.take().expect("the task has run")
+    });
+    thread::spawn(move || waker.wake()).join().unwrap();
+    assert!(is_readable(patience()));
+    waiting.abort();
 }
