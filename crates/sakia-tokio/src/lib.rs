@@ -67,7 +67,6 @@
 
 pub mod fs;
 mod lane;
-mod now;
 
 /// The guide's chapter, whose code runs as tests.
 #[cfg(doctest)]

@@ -11,6 +11,7 @@
 //! Source: `preadv2(2)`, `openat2(2)`, `statx(2)`.
 
 mod cached;
+mod ends;
 mod in_memory;
 pub(crate) mod nowait;
 
@@ -22,6 +23,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec};
 
 pub(crate) use self::cached::open_in_cache;
 pub use self::cached::{is_in_memory, open_cached};
+pub use self::ends::{ends_by_itself, opens_by_itself};
 pub use self::nowait::{read_nowait, write_nowait};
 use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
 use crate::decide::{Attempt, CallMode};

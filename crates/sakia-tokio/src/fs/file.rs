@@ -33,10 +33,9 @@ use tokio::sync::Mutex;
 use tokio::task::coop::{consume_budget, poll_proceed};
 
 use super::buffer::{Unread, make_room};
-use super::handle::{Handle, Lent};
+use super::handle::{Handle, Lent, step_back};
 use super::{FileTimes, OpenOptions};
 use crate::lane::{Job, Lane, Lasting};
-use crate::now;
 
 /// The default limit of one operation in bytes, see [`File::set_max_buf_size`].
 const MAX_BUF_SIZE: usize = 2 << 20;
@@ -567,7 +566,7 @@ impl Inner {
         if self.unread.len() == 0 {
             return Ok(());
         }
-        let has_moved = now::step_back(file, self.unread.len());
+        let has_moved = step_back(file, self.unread.len());
         if !matches!(has_moved, Ok(false)) {
             self.unread.at = 0..0;
         }

@@ -5,10 +5,11 @@ use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom};
+use rustix::io::Errno;
+use sakia_driver::calls::ends_by_itself;
 
 use crate::lane::Lane;
-use crate::now;
 
 /// An open file. Operations on threads hold the descriptor, too, until they end.
 #[derive(Debug)]
@@ -45,7 +46,7 @@ impl Handle {
 
     /// Returns the lane of its slow operations.
     pub(super) fn lane(&self) -> Lane {
-        *self.lane.get_or_init(|| match now::ends_by_itself(&self.std) {
+        *self.lane.get_or_init(|| match ends_by_itself(&self.std) {
             true => Lane::Narrow,
             false => Lane::Wide,
         })
@@ -97,5 +98,15 @@ impl Drop for Lent {
         if let Some(users) = &self.users {
             users.fetch_sub(1, Ordering::AcqRel);
         }
+    }
+}
+
+/// Moves a file's position back by `count` bytes. Returns `false` if it has no position.
+pub(super) fn step_back(file: &File, count: usize) -> io::Result<bool> {
+    let back = -i64::try_from(count).expect("no buffer is that large");
+    match rustix::fs::seek(file, SeekFrom::Current(back)) {
+        Ok(_) => Ok(true),
+        Err(Errno::SPIPE) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }

@@ -4,8 +4,9 @@ use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sakia_driver::calls::opens_by_itself;
+
 use crate::lane::{Lane, Lasting, ask, order};
-use crate::now;
 
 /// Runs a function that opens paths: on the wide lane if one of them may block for ever. It is finished even
 /// if the future is dropped; if it `changes` a file, a runtime that ends waits for it.
@@ -15,7 +16,7 @@ pub(super) async fn opening<T: Send + 'static, const N: usize>(
     open: impl FnOnce(&[PathBuf; N]) -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {
     let first = move || {
-        if paths.iter().all(|path| now::opens_by_itself(path)) {
+        if paths.iter().all(|path| opens_by_itself(path)) {
             Ok(open(&paths))
         } else {
             // From here, since the future may be dropped by now.

@@ -149,7 +149,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         let Some(fd) = self.fd.take() else { return };
         let shared = &self.engine.shared;
-        let is_remote = shared.mounts.has_file(fd.as_fd());
+        let is_remote = shared.paths.may_wait_for(fd.as_fd());
         let (number, known) = (self.number, *self.known.get_mut());
         for (thread, remote) in shared.remotes.iter().enumerate() {
             if known & bit(thread) != 0 {
@@ -541,7 +541,7 @@ impl File {
         is_quick: bool,
     ) -> Request<Blocking<T>> {
         let (engine, fd) = (&self.inner.engine, self.inner.fd());
-        let is_remote = engine.shared.mounts.has_file(fd.as_fd());
+        let is_remote = engine.shared.paths.may_wait_for(fd.as_fd());
         let call =
             OnFile { fd: Arc::clone(fd), call: Some(call), is_quick: is_quick && !is_remote };
         engine.block_on_pool(call, is_remote)

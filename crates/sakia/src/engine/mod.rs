@@ -35,7 +35,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use rustix::io::Errno;
-use sakia_driver::{Choice, Counters, LateChoice, Metrics};
+use sakia_driver::{Choice, Counters, LateChoice, Metrics, PathCalls};
 use sakia_ring::{PerProcess, Process};
 
 pub use self::blocking::Blocking;
@@ -45,7 +45,6 @@ pub use self::file::{
 };
 use self::gate::{Gate, Pass};
 pub use self::many::Many;
-use self::mounts::Mounts;
 pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
 pub use self::request::{Call, Request};
 use self::tally::Tally;
@@ -107,7 +106,7 @@ struct Shared {
     gate: Arc<Gate>,
     choice: LateChoice,
     tally: Tally,
-    mounts: Arc<Mounts>,
+    paths: Arc<PathCalls>,
     /// The process that has the threads: a forked child has none of them.
     process: Process,
     /// The number of the next file.
@@ -172,11 +171,11 @@ impl Builder {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
         let process = Process::current();
-        let mounts = Arc::new(Mounts::new());
+        let paths = Arc::new(PathCalls::new());
         let Started { threads, remotes, shown, choice } = Thread::start_all(&self)?;
-        let watched = Arc::clone(&mounts);
+        let watched = Arc::clone(&paths);
         // If the watch fails, the mounts known so far stay in force.
-        let watch = move || async move { drop(watched.watch().await) };
+        let watch = move || async move { drop(mounts::watch(&watched).await) };
         let built_at = Location::caller();
         spawn_to(&remotes[0], watch, built_at).detach();
         Ok(Engine {
@@ -187,7 +186,7 @@ impl Builder {
                 gate: Arc::default(),
                 choice,
                 tally: Tally::default(),
-                mounts,
+                paths,
                 process,
                 files: AtomicU64::new(0),
                 built_at,

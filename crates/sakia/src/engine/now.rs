@@ -1,15 +1,14 @@
-//! The non-blocking fast path of the engine, run on the caller's thread: [`FileCalls`] of the driver, and
-//! paths that the dentry cache has, except where a server would have to be asked.
+//! The non-blocking fast path of the engine, run on the caller's thread: [`FileCalls`] and
+//! [`PathCalls`](sakia_driver::PathCalls) of the driver.
 
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
-use rustix::fs::{CWD, FileType, OFlags, ResolveFlags, Stat};
-use rustix::io::Errno;
-use sakia_driver::calls::{is_in_memory, open_cached};
-use sakia_driver::{Attempt, FileCalls};
+use rustix::fs::{FileType, OFlags, Stat};
+use sakia_driver::FileCalls;
+use sakia_driver::calls::is_in_memory;
 
 use super::Engine;
 use crate::fs::with_c_path;
@@ -41,24 +40,8 @@ impl Engine {
 
     /// Opens a path that the dentry cache can resolve.
     pub(super) fn open_now(&self, path: &Path, flags: OFlags) -> Option<io::Result<OwnedFd>> {
-        let mounts = &self.shared.mounts;
-        if mounts.may_hold(path) {
-            return None;
-        }
-        // A symbolic link may lead to a remote mount.
-        let resolve =
-            if mounts.has_remote() { ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() };
-        let open = |path: &CStr| open_cached(CWD, path, flags | OFlags::CLOEXEC, resolve);
-        let opened = match with_c_path(path, open) {
-            Ok(opened) => opened,
-            Err(error) => return Some(Err(error)),
-        };
-        match opened {
-            Ok(Attempt::Done(fd)) => Some(Ok(fd)),
-            Ok(Attempt::WouldBlock | Attempt::Unsupported) => None,
-            Err(Errno::LOOP) if mounts.has_remote() => None,
-            Err(errno) => Some(Err(errno.into())),
-        }
+        let open = |path: &CStr| self.shared.paths.open(path, flags);
+        with_c_path(path, open).unwrap_or_else(|error| Some(Err(error)))
     }
 
     /// Opens a file to read it, if that needs no wait. `O_NONBLOCK` is left set.

@@ -39,7 +39,7 @@ macro_rules! by_path {
                 $($value: $type,)?
             ) -> Request<Blocking<$output>> {
                 $(let $path = $path.as_ref().to_owned();)*
-                let is_remote = [$(&$path),*].iter().any(|path| self.shared.mounts.may_hold(path));
+                let is_remote = [$(&$path),*].iter().any(|path| self.shared.paths.may_wait(path));
                 let call = move || {
                     let result = $call($(&$path,)* $($value)?);
                     Ok(result.$context(stringify!($name), $(&$path),*)?)
@@ -214,7 +214,7 @@ impl Engine {
 
     #[track_caller]
     fn stat(&self, path: &Path, follows: bool) -> Request<Blocking<Metadata>> {
-        let is_remote = self.shared.mounts.may_hold(path);
+        let is_remote = self.shared.paths.may_wait(path);
         self.block_on_pool(Stat { path: path.to_owned(), follows }, is_remote)
     }
 
@@ -228,7 +228,7 @@ impl Engine {
     #[track_caller]
     pub fn try_exists(&self, path: impl AsRef<Path>) -> Request<Blocking<bool>> {
         let path = path.as_ref();
-        self.block_on_pool(Exists(path.to_owned()), self.shared.mounts.may_hold(path))
+        self.block_on_pool(Exists(path.to_owned()), self.shared.paths.may_wait(path))
     }
 
     /// Replaces the contents of a file, and makes the file if there is none.
@@ -245,7 +245,7 @@ impl Engine {
         contents: impl IoBuf + Send,
     ) -> Request<Blocking<()>> {
         let path = path.as_ref().to_owned();
-        let is_remote = self.shared.mounts.may_hold(&path);
+        let is_remote = self.shared.paths.may_wait(&path);
         let call = move || Ok(fs::write(&path, contents.as_bytes()).at("write", &path)?);
         self.block_on_pool(Code(call), is_remote)
     }
@@ -275,7 +275,7 @@ impl Engine {
     #[track_caller]
     pub fn read_dir(&self, path: impl AsRef<Path>) -> Request<Blocking<ReadDir>> {
         let path = path.as_ref().to_owned();
-        let is_remote = self.shared.mounts.may_hold(&path);
+        let is_remote = self.shared.paths.may_wait(&path);
         let engine = self.clone();
         let call = move || {
             let entries = Arc::new(Mutex::new(fs::read_dir(&path).at("read_dir", &path)?));

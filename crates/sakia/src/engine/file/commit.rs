@@ -119,7 +119,7 @@ impl GroupCommit {
     #[track_caller]
     pub fn new(file: File) -> Request<Blocking<Self>> {
         let engine = file.inner.engine.clone();
-        let is_remote = engine.shared.mounts.has_file(file.as_fd());
+        let is_remote = engine.shared.paths.may_wait_for(file.as_fd());
         engine.block_on_pool(Begin { file, is_remote }, is_remote)
     }
 

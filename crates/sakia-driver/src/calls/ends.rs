@@ -1,0 +1,49 @@
+//! Calls that end by themselves: those for files of this machine, however long their device takes.
+
+use std::os::fd::AsFd;
+use std::path::Path;
+
+use rustix::fs::{AtFlags, FileType, StatxFlags};
+
+use super::is_in_memory;
+
+/// Returns whether operations on an open file end by themselves: it is on a local device, or in memory.
+/// Involves no other machine.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::calls::ends_by_itself;
+///
+/// let (reader, _writer) = std::io::pipe()?;
+/// assert!(!ends_by_itself(&reader), "the writer may never come");
+/// # std::io::Result::Ok(())
+/// ```
+pub fn ends_by_itself(file: impl AsFd) -> bool {
+    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
+    let Ok(statx) = rustix::fs::statx(&file, c"", flags, StatxFlags::TYPE) else { return false };
+    // Without a device it may be remote.
+    let is_local = statx.stx_dev_major != 0 || is_in_memory(&file);
+    is_local && ends(FileType::from_raw_mode(statx.stx_mode.into()))
+}
+
+/// Returns whether opening a path ends by itself, by asking the file system, which may take long.
+///
+/// # Examples
+/// ```
+/// use std::path::Path;
+///
+/// use sakia_driver::calls::opens_by_itself;
+///
+/// assert!(opens_by_itself(Path::new("Cargo.toml")));
+/// assert!(opens_by_itself(Path::new("no such file")));
+/// ```
+pub fn opens_by_itself(path: &Path) -> bool {
+    rustix::fs::stat(path).map_or(true, |stat| ends(FileType::from_raw_mode(stat.st_mode)))
+}
+
+fn ends(kind: FileType) -> bool {
+    matches!(
+        kind,
+        FileType::RegularFile | FileType::Directory | FileType::BlockDevice | FileType::Symlink
+    )
+}
