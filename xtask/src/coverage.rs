@@ -23,6 +23,7 @@ const SOURCES: &str = "crates/sakia-driver/src/";
 const SYSTEM_CALLS: &[&str] = &[
     "call.rs",
     "calls/cached.rs",
+    "calls/ends.rs",
     "calls/in_memory.rs",
     "calls/mod.rs",
     "calls/nowait.rs",
@@ -39,6 +40,7 @@ const SYSTEM_CALLS: &[&str] = &[
     "inherited.rs",
     "later.rs",
     "mounts.rs",
+    "path_calls.rs",
     "readable.rs",
     "startup.rs",
     "signals.rs",

@@ -35,7 +35,7 @@
 //!   lost. [`SocketAddress`] and [`ControlMessages`] go with them.
 //! - [`Auto`], [`Uring`], [`Epoll`]: backends. [`Backend`] and [`call`] are for others.
 //! - [`Bypass`], [`Rules`], [`MountTable`]: plain calls in place of the queue.
-//! - [`calls`]: plain calls that refuse to wait, for code without a driver.
+//! - [`calls`], [`FileCalls`], [`PathCalls`]: plain calls that refuse to wait, for code without a driver.
 //! - [`Counters`], [`Metrics`], [`Observer`]: what a driver does and did.
 //!
 //! # Guarantees
