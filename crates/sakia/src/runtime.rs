@@ -1054,7 +1054,7 @@ impl Runtime {
         self.local.remote.unpark();
         self.local.driver.clear_readiness();
         self.run_rounds(max_wait)?;
-        let is_busy = self.local.has_ready();
+        let is_busy = self.local.has_ready() || self.local.driver.wants_turn();
         // From here on, a wake of a task makes the descriptor readable.
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
@@ -1076,10 +1076,10 @@ impl Runtime {
     }
 
     /// Returns a descriptor that becomes readable when [`run_once`](Runtime::run_once) has something to do,
-    /// for a foreign loop to poll: after an event or a wake, after a [`spawn`](Runtime::spawn) between two runs,
-    /// and when [`block_on`](Runtime::block_on) leaves something to do. Each call returns a new descriptor, which the caller owns: whatever the
-    /// caller does with it besides polling does not disturb other callers. Only `run_once` makes it
-    /// unreadable again.
+    /// for a foreign loop to poll: after an event or a wake, after a [`spawn`](Runtime::spawn) between two
+    /// runs, and when [`block_on`](Runtime::block_on) leaves something to do. Each call returns a new
+    /// descriptor, which the caller owns: whatever the caller does with it besides polling does not disturb
+    /// other callers. Only `run_once` makes it unreadable again.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: none left. `EOPNOTSUPP`: on the simulated kernel.

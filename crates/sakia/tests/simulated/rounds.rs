@@ -4,10 +4,12 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use sakia::fs::File;
 use sakia::io::PipeReader;
-use sakia::sim::{SimHandle, Test};
+use sakia::sim::{EnterFault, Sim, SimHandle, Test};
 use sakia::time::{now, sleep};
-use sakia::{for_each_concurrent, scope, spawn, yield_now};
+use sakia::{Runtime, for_each_concurrent, scope, spawn, yield_now};
 
 const MS: Duration = Duration::from_millis(1);
 /// The time that a busy task works before it lets others run.
@@ -341,4 +343,22 @@ fn a_timer_fires_when_work_between_reads_becomes_long() {
             }
         });
     }
+}
+
+/// A foreign loop would wait for an event before the next run, which does not come.
+#[test]
+fn an_enter_that_is_refused_is_made_again_by_the_next_run() {
+    let sim = Sim::new(1);
+    let kernel = sim.handle();
+    let runtime = Runtime::builder().build_simulated(sim).unwrap();
+    let opening = runtime.spawn(async { File::create("file").await.map(drop) });
+    // More enters than a run makes.
+    (0..8).for_each(|_| kernel.script_enter(0, EnterFault::Errno(Errno::BUSY.raw_os_error())));
+    let mut runs = 0;
+    while runtime.run_once(Duration::ZERO).unwrap() {
+        runs += 1;
+        assert!(runs < 100);
+    }
+    assert_eq!((kernel.scripted(), runtime.in_flight()), (0, 1));
+    runtime.block_on(opening).unwrap().unwrap();
 }
