@@ -106,7 +106,15 @@ impl Bug {
         match self.suite {
             Some(suite) => vec![suite],
             None if self.file.starts_with("crates/sakia-driver/") => {
-                vec![Suite::DriverUnits, Suite::Driver, Suite::Conformance, Suite::Sweep]
+                vec![
+                    Suite::DriverUnits,
+                    Suite::Driver,
+                    Suite::Conformance,
+                    Suite::Table,
+                    Suite::Sweep,
+                    Suite::RuntimeOnUring,
+                    Suite::RuntimeOnPoll,
+                ]
             }
             None if self.file.starts_with("crates/sakia-tokio/") => vec![Suite::Tokio],
             None if self.file.starts_with("crates/sakia-trace/") => {

@@ -196,6 +196,8 @@ struct Ended {
     excused: u64,
     leaked: u64,
     stale: u64,
+    /// Operations that were started, and are not counted as finished.
+    unfinished: u64,
 }
 
 fn run<E: Env>(
@@ -281,6 +283,9 @@ fn check_kernel(env: &Simulated, end: &Ended) -> Check {
     // books, and the request may still be in flight when the driver ends. It uses no memory.
     if end.leaked > 0 || left as u64 > ghosts {
         return Err(format!("{} operations were leaked, {left} are in flight", end.leaked));
+    }
+    if end.forgotten.is_empty() && end.unfinished != 0 {
+        return Err(format!("{} more operations were started than finished", end.unfinished));
     }
     if end.forgotten.is_empty() && kernel.open_descriptors() != 0 {
         return Err(format!("{} descriptors are still open", kernel.open_descriptors()));
@@ -729,7 +734,8 @@ impl<E: Env> Runner<'_, E> {
         let counters: BTreeMap<_, _> = handle.counters().iter().collect();
         let all_ended = self.config.chance(FaultKind::Stuck) == 0
             && self.config.chance(FaultKind::EnterFailed) == 0;
-        Ok(Ended { all_ended, forgotten, excused, leaked, stale: counters["stale"] })
+        let unfinished = counters["started"].wrapping_sub(counters["finished"]);
+        Ok(Ended { all_ended, forgotten, excused, leaked, stale: counters["stale"], unfinished })
     }
 }
 

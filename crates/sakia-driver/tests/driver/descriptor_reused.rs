@@ -1,9 +1,15 @@
 //! A descriptor keeps its number until the last operation on it has ended.
 
 use std::ffi::CString;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{CURRENT_POSITION, PollEvents, Wait};
+use sakia_driver::{
+    CURRENT_POSITION, ControlMessages, PollEvents, SetTime, ShutdownHow, SocketAddress, SyncRange,
+    Wait,
+};
 use sakia_ring::Opcode;
 
 use crate::children;
@@ -126,6 +132,111 @@ fn closing_ends_what_waits_for_room() {
     finish(&driver, &mut close).unwrap();
     assert_eq!(stage.state().closed, [FILE]);
     counter.assert_each_dropped_once();
+}
+
+/// The result of an operation, with or without its buffer.
+trait Outcome {
+    fn errno(self) -> Option<Errno>;
+}
+
+impl<T> Outcome for std::io::Result<T> {
+    fn errno(self) -> Option<Errno> {
+        self.err().and_then(|error| Errno::from_io_error(&error))
+    }
+}
+
+impl<T, B> Outcome for (std::io::Result<T>, B) {
+    fn errno(self) -> Option<Errno> {
+        self.0.errno()
+    }
+}
+
+/// Each operation names its descriptor.
+#[test]
+fn closing_ends_each_operation_that_waits_for_room() {
+    /// Returns futures of the errors, with the texts of the operations.
+    macro_rules! errors {
+        ($($operation:expr,)*) => {
+            vec![$((stringify!($operation), {
+                let operation = $operation;
+                Box::pin(async { operation.await.errno() }) as Pin<Box<dyn Future<Output = _>>>
+            })),*]
+        };
+    }
+    let (driver, stage) = scripted(4, 64);
+    stage.state().cancels = Cancels::Fail;
+    let fd = stage.open(&driver, PIPE);
+    let (name, nowhere) = (|| CString::from(c"name"), SocketAddress::UNNAMED);
+    let (near, messages) = (driver.connection(fd.clone()), ControlMessages::new);
+    let (incoming, datagrams) =
+        (driver.incoming(fd.clone()), driver.datagrams(fd.clone(), Default::default()));
+    stage.state().consume_max = 0;
+    let nops: Vec<_> = (0..4).map(|_| driver.nop()).collect();
+    let mut waiting = errors![
+        driver.read(&fd, vec![0; 8], 0),
+        driver.poll(&fd, PollEvents::READABLE),
+        driver.write(&fd, "x", 0),
+        driver.read_vectored(&fd, vec![vec![0; 8]], 0),
+        driver.write_vectored(&fd, vec!["x"], 0),
+        driver.fsync(&fd, true),
+        driver.fsync_range(&fd, 0, 8),
+        driver.sync_file_range(&fd, 0, 8, SyncRange::WRITE),
+        driver.syncfs(&fd),
+        driver.statx_fd(&fd),
+        driver.statfs(&fd),
+        driver.fallocate(&fd, 0, 0, 8),
+        driver.truncate(&fd, 8),
+        driver.advise(&fd, 0, 8, 0),
+        driver.flock(&fd, 0),
+        driver.get_xattr(&fd, name(), vec![0; 8]),
+        driver.set_xattr(&fd, name(), vec![0; 8], 0),
+        driver.list_xattr(&fd, vec![0; 8]),
+        driver.remove_xattr(&fd, name()),
+        driver.chmod_fd(&fd, 0),
+        driver.chown_fd(&fd, None, None),
+        driver.utimens_fd(&fd, SetTime::Now, SetTime::Now),
+        driver.read_directory(&fd, vec![0; 64]),
+        driver.copy_file_range(&fd, 0, &fd, 0, 8),
+        driver.open(Some(&fd), name(), 0, 0),
+        driver.mkdir(Some(&fd), name(), 0),
+        driver.recv(&fd, vec![0; 8], 0),
+        driver.recv_vectored(&fd, vec![vec![0; 8]], 0),
+        driver.recv_from(&fd, vec![0; 8], 0),
+        driver.recv_message(&fd, vec![0; 8], 64, 0),
+        driver.send(&fd, "x", 0),
+        driver.send_vectored(&fd, vec!["x"], 0),
+        driver.send_to(&fd, "x", &nowhere, 0),
+        driver.send_message(&fd, "x", &nowhere, messages(), 0),
+        driver.connect(&fd, &nowhere),
+        driver.accept(&fd),
+        driver.bind(&fd, &nowhere),
+        driver.listen(&fd, 8),
+        driver.shutdown_socket(&fd, ShutdownHow::Both),
+        near.peek(vec![0; 8]),
+        near.send("x"),
+        incoming.accept(),
+        datagrams.recv(),
+    ];
+    let mut context = Context::from_waker(Waker::noop());
+    for (name, operation) in &mut waiting {
+        assert!(operation.as_mut().poll(&mut context).is_pending(), "{name}");
+    }
+    let begun = stage.state().consumed.len();
+    let mut close = driver.close(fd);
+    stage.state().consume_max = usize::MAX;
+    for _ in 0..8 {
+        driver.turn(Wait::Poll).unwrap();
+    }
+    for (name, operation) in &mut waiting {
+        let end = operation.as_mut().poll(&mut context);
+        assert_eq!(end, Poll::Ready(Some(Errno::CANCELED)), "{name}");
+    }
+    let all = stage.state().consumed[begun..].iter().map(|sqe| sqe.opcode).collect::<Vec<_>>();
+    assert!(all.iter().all(|&opcode| [Opcode::NOP, Opcode::ASYNC_CANCEL].contains(&opcode)));
+    assert!(stage.state().laned.is_empty());
+    drop((nops, waiting));
+    drop((near, incoming, datagrams));
+    finish(&driver, &mut close).unwrap();
 }
 
 #[test]

@@ -295,6 +295,7 @@ impl<'a> Run<'a> {
     /// Drops the runtime, and compares the outcome with the plan's.
     pub(super) fn end(self, result: Result<(), String>) -> Result<(), String> {
         let Self { plan, helpers, world, fars, runtime, .. } = self;
+        let unknown = runtime.counters().stale;
         drop(runtime);
         let left = plan.acts.iter().skip(plan.drop_after.unwrap_or(plan.acts.len()));
         for (number, &(task, act, _)) in left.enumerate() {
@@ -322,6 +323,9 @@ impl<'a> Run<'a> {
         }
         if world.census.live() > 0 {
             return Err(format!("{} futures were not dropped", world.census.live()));
+        }
+        if unknown > 0 {
+            return Err(format!("{unknown} completions were unknown"));
         }
         compare_warnings(plan, &self.warnings.lock().unwrap(), &world.census)
     }
