@@ -508,7 +508,7 @@ async fn obey(number: usize, order: Order) -> usize {
 }
 
 /// Lets the tasks run that are ready, and those that they wake.
-async fn settle() {
+pub(super) async fn settle() {
     for _ in 0..10 {
         yield_now().await;
     }

@@ -1,16 +1,20 @@
-//! Scopes against a list of children, which end one after the other, each when its gate opens and the child
-//! that it waits for has ended. After each step, the body and the children must know of all who have ended.
+//! Scopes of both kinds against a list of children, which end one after the other, each when its gate opens
+//! and the child that it waits for has ended. After each step, the body and the children must know of all who
+//! have ended.
 //!
 //! Left out: children that panic, and scopes that are dropped, which tests of their own have.
 
 use std::cell::{Cell, RefCell};
-use std::future::poll_fn;
+use std::convert::identity;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use sakia::{Runtime, scope, yield_now};
+use sakia::{Runtime, TaskScope, scope, spawned_scope};
 use sakia_testkit::random::{Random, programs};
 
-use super::counts::{Polled, differ};
+use super::counts::{Polled, differ, settle};
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
@@ -67,29 +71,45 @@ fn line(steps: &[Step]) -> (Vec<Option<usize>>, Vec<usize>) {
     (waits, free)
 }
 
-async fn play(steps: &[Step]) -> Option<String> {
+async fn play(steps: &[Step], is_of_tasks: bool) -> Option<String> {
     let (waits, of_body) = line(steps);
-    let gates: Vec<Gate> = waits.iter().map(|_| Gate::default()).collect();
-    let (ended, known) = (RefCell::new(Vec::new()), RefCell::new(Vec::new()));
-    let mut scope = Polled::new(Box::pin(scope(async |scope| {
-        let mut handles = Vec::new();
-        for (number, earlier) in waits.iter().enumerate() {
-            let earlier = earlier.and_then(|earlier| Option::take(&mut handles[earlier]));
-            let (gate, ended) = (&gates[number], &ended);
-            handles.push(Some(scope.spawn(async move {
-                gate.pass().await;
-                if let Some(earlier) = earlier {
-                    earlier.await;
-                }
-                ended.borrow_mut().push(number);
-                number
-            })));
-        }
-        for handle in handles.into_iter().flatten() {
-            let number = handle.await;
-            known.borrow_mut().push(number);
-        }
-    })));
+    let gates: Rc<[Gate]> = waits.iter().map(|_| Gate::default()).collect();
+    let (ended, known) = (Rc::new(RefCell::new(Vec::new())), RefCell::new(Vec::new()));
+    let of_tasks: RefCell<Option<TaskScope<()>>> = RefCell::default();
+    macro_rules! body {
+        ($scope:ident, $output:expr) => {
+            let mut handles = Vec::new();
+            for (number, earlier) in waits.iter().enumerate() {
+                let earlier = earlier.and_then(|earlier| Option::take(&mut handles[earlier]));
+                let (gates, ended) = (Rc::clone(&gates), Rc::clone(&ended));
+                handles.push(Some($scope.spawn(async move {
+                    gates[number].pass().await;
+                    if let Some(earlier) = earlier {
+                        earlier.await;
+                    }
+                    ended.borrow_mut().push(number);
+                    $output(number)
+                })));
+            }
+            for handle in handles.into_iter().flatten() {
+                let number = handle.await;
+                known.borrow_mut().push(number);
+            }
+        };
+    }
+    let future: Pin<Box<dyn Future<Output = ()> + '_>> = if is_of_tasks {
+        let scope = spawned_scope(async |scope| {
+            of_tasks.replace(Some(scope.clone()));
+            body!(scope, Ok);
+            Ok(())
+        });
+        Box::pin(async { assert!(scope.await.is_ok()) })
+    } else {
+        Box::pin(scope(async |scope| {
+            body!(scope, identity);
+        }))
+    };
+    let mut scope = Polled::new(future);
     // The first poll has no wake before it.
     let (mut is_over, mut seen) = (false, u32::MAX);
     let opens = steps.iter().filter_map(|step| match step {
@@ -98,9 +118,10 @@ async fn play(steps: &[Step]) -> Option<String> {
     });
     for open in [None].into_iter().chain(opens.map(Some)) {
         open.into_iter().for_each(|number| gates[number].open());
+        settle().await;
         while !is_over && scope.wakes() != std::mem::replace(&mut seen, scope.wakes()) {
             is_over = scope.poll().is_ready();
-            yield_now().await;
+            settle().await;
         }
         let has_ended = |mut number: usize| loop {
             match (gates[number].is_open.get(), waits[number]) {
@@ -115,7 +136,11 @@ async fn play(steps: &[Step]) -> Option<String> {
         found.sort_unstable();
         let difference = differ("ended", &found, &model)
             .or_else(|| differ("known to the body", known.borrow().clone(), is_known.collect()))
-            .or_else(|| differ("over", is_over, model.len() == gates.len()));
+            .or_else(|| differ("over", is_over, model.len() == gates.len()))
+            .or_else(|| {
+                let live = of_tasks.borrow().as_ref().map(TaskScope::live_children);
+                differ("live", live, is_of_tasks.then_some(gates.len() - model.len()))
+            });
         if difference.is_some() {
             return difference;
         }
@@ -126,5 +151,7 @@ async fn play(steps: &[Step]) -> Option<String> {
 #[test]
 fn scopes_tell_who_waits_for_a_child() {
     let runtime = Runtime::new().unwrap();
-    programs(2000, steps, |program| runtime.block_on(play(program)));
+    for is_of_tasks in [false, true] {
+        programs(2000, steps, |program| runtime.block_on(play(program, is_of_tasks)));
+    }
 }
