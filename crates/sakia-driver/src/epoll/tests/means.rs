@@ -5,7 +5,7 @@ use std::thread;
 use super::*;
 use crate::{Lane, epoll::transfer::Means};
 
-const MEANS: [Means; 4] = [
+pub(super) const MEANS: [Means; 4] = [
     Means { nowait: true, reopen: true, flags: true },
     Means { nowait: true, reopen: false, flags: true },
     Means { nowait: false, reopen: true, flags: true },
