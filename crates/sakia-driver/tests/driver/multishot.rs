@@ -11,6 +11,7 @@ use sakia_ring::{CqeFlags, Opcode, Sqe};
 
 use crate::hosts::rigged;
 use crate::scripted::{Cancels, MORE, PIPE, Stage, scripted};
+use crate::support::drain;
 
 /// The flag of a completion that names a buffer; the buffer's number is in the upper half.
 const BUFFER: u32 = 1;
@@ -339,6 +340,32 @@ fn many_sends_and_what_they_bring_cost_one_enter() {
         assert!(sends.iter_mut().all(|send| poll(send.as_mut()).is_ready()));
         assert!(receives.iter_mut().all(|recv| poll(recv.as_mut()).is_ready()));
     }
+}
+
+#[test]
+fn sends_that_did_not_end_are_not_awaited_in_the_next_turns() {
+    let (driver, stage) = scripted(512, 4096);
+    let fd = stage.open(&driver, PIPE);
+    let mut sends = Vec::new();
+    let mut awaited = |count: usize| {
+        sends.extend((0..count).map(|_| driver.send(&fd, "x", 0)));
+        stage.state().awaited.clear();
+        driver.turn(Wait::Poll).unwrap();
+        stage.state().awaited.clone()
+    };
+    for _ in 0..2 {
+        assert_eq!(awaited(20), [0], "the kernel finishes as many anyway");
+    }
+    for (turn, expected) in
+        [[21].as_slice(), &[0; 15], &[21], &[0; 15], &[64]].concat().iter().enumerate()
+    {
+        let count = *expected.max(&21);
+        assert_eq!(awaited(count as usize), [*expected], "in turn {turn}");
+    }
+    assert_eq!(driver.counters().drains_missed, 3);
+    stage.state().cancels = Cancels::Work;
+    drop(sends);
+    drain(&driver);
 }
 
 /// A result for a future that was dropped goes to the next one.

@@ -59,6 +59,8 @@ pub struct State {
     pub failing: Option<Errno>,
     pub intact: bool,
     pub now: Duration,
+    /// The completions that each enter waits for.
+    pub awaited: Vec<u32>,
     /// The number of enters and submits.
     pub enters: u32,
     pub naps: u32,
@@ -102,6 +104,7 @@ pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver, Stage) {
         failing: None,
         intact: true,
         now: Duration::from_secs(1_000_000),
+        awaited: Vec::new(),
         enters: 0,
         naps: 0,
         closed: Vec::new(),
@@ -357,6 +360,7 @@ unsafe impl Backend for Scripted {
 
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
         let mut state = self.stage.state();
+        state.awaited.push(min_complete);
         let consumed = state.consume()?;
         let mut timed_out = false;
         if state.ready.len() < min_complete as usize {

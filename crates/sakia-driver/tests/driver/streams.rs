@@ -468,8 +468,11 @@ fn an_operation_that_ends_at_the_drop_of_another_object_is_not_slept_through() {
         let (one, _one_far) = pair(&driver);
         assert!(poll_once(one.recv()).is_pending());
         driver.turn(Wait::Poll).unwrap();
+        let wakes = driver.counters().remote_wakes;
         thread::spawn(move || wake.wake()).join().unwrap();
         drop(one);
         driver.turn(Wait::Forever).unwrap();
+        let counters = driver.counters();
+        assert_eq!((counters.remote_wakes, counters.stale), (wakes + 1, 0));
     }
 }
