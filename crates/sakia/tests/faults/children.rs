@@ -16,7 +16,8 @@ use sakia_testkit::settings::patience;
 use crate::situations::{cancellation, crowds};
 use crate::support::announce_skip;
 use crate::{
-    credentials, forked_children, forks_and_panics, killed, limits, refused_calls, signals,
+    credentials, each_call, forked_children, forks_and_panics, killed, limits, refused_calls,
+    signals,
 };
 
 const SCENE: &str = "SAKIA_FAULTS_SCENE";
@@ -32,6 +33,7 @@ const SCENES: &[(&str, Scene)] = &[
     ("dropped_opens", cancellation::scene_dropped_opens),
     ("credentials", credentials::scene_credentials),
     ("credentials_without_bypass", credentials::scene_credentials_without_bypass),
+    ("each_call", each_call::scene_each_call),
     ("children_of_each_parent", forked_children::scene_children_of_each_parent),
     ("child_of_a_task", forked_children::scene_child_of_a_task),
     ("futures_of_the_parent", forked_children::scene_futures_of_the_parent),

@@ -14,6 +14,7 @@
 mod children;
 mod credentials;
 mod disks;
+mod each_call;
 mod forked_children;
 mod forks_and_panics;
 mod killed;

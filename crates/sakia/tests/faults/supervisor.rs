@@ -46,22 +46,41 @@ impl Refusals {
 /// The reason why the kernel has no such filters.
 pub fn refuse(calls: &'static [Refused], seed: u64) -> Result<Refusals, String> {
     let refusals = Refusals::default();
-    let (sender, receiver) = channel();
-    let its = refusals.clone();
-    // The thread starts before the filter is installed, so it has none.
-    thread::spawn(move || supervise(&receiver, calls, Random::new(seed), &its));
-    let listener = install(calls)?;
-    sender.send(listener).unwrap();
+    let (its, mut random) = (refusals.clone(), Random::new(seed));
+    let numbers: Vec<_> = calls.iter().map(|it| it.call).collect();
+    supervise(&numbers, move |data| {
+        let refused = calls.iter().find(|it| it.call == libc::c_long::from(data.nr));
+        let errno = choose(refused.expect("no other call is told of"), data, &mut random);
+        its.0.lock().unwrap().extend(errno.map(|errno| (data.nr.into(), errno)));
+        errno
+    })?;
     Ok(refusals)
 }
 
+/// As [`refuse`]: those of these calls for which `choose` returns an errno. With the errno 0 a call does
+/// nothing and returns 0.
+///
+/// # Errors
+/// As for that.
+pub fn supervise(
+    calls: &[libc::c_long],
+    choose: impl FnMut(&libc::seccomp_data) -> Option<i32> + Send + 'static,
+) -> Result<(), String> {
+    let (sender, receiver) = channel();
+    // The thread starts before the filter is installed, so it has none.
+    thread::spawn(move || answer(&receiver, choose));
+    let listener = install(calls)?;
+    sender.send(listener).unwrap();
+    Ok(())
+}
+
 /// Installs the filter, and returns the descriptor of its notifications.
-fn install(calls: &[Refused]) -> Result<OwnedFd, String> {
+fn install(calls: &[libc::c_long]) -> Result<OwnedFd, String> {
     let statement = |code: u32, k| libc::sock_filter { code: code as u16, jt: 0, jf: 0, k };
     // The number of the call is the first field of a filter's input.
     let mut program = vec![statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0)];
-    for refused in calls {
-        let equal = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, refused.call as u32);
+    for &call in calls {
+        let equal = statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, call as u32);
         program.push(libc::sock_filter { jf: 1, ..equal });
         program.push(statement(libc::BPF_RET | libc::BPF_K, libc::SECCOMP_RET_USER_NOTIF));
     }
@@ -83,11 +102,9 @@ fn install(calls: &[Refused]) -> Result<OwnedFd, String> {
 }
 
 /// Answers the notifications until the process ends.
-fn supervise(
+fn answer(
     listener: &Receiver<OwnedFd>,
-    calls: &[Refused],
-    mut random: Random,
-    refusals: &Refusals,
+    mut choose: impl FnMut(&libc::seccomp_data) -> Option<i32>,
 ) {
     let Ok(listener) = listener.recv() else { return };
     loop {
@@ -97,11 +114,7 @@ fn supervise(
         if unsafe { libc::ioctl(listener.as_raw_fd(), NOTIF_RECV, &raw mut call) } != 0 {
             continue; // interrupted, or the caller is gone
         }
-        let refused = calls.iter().find(|it| it.call == libc::c_long::from(call.data.nr));
-        let errno = choose(refused.expect("no other call is told of"), &call.data, &mut random);
-        if let Some(errno) = errno {
-            refusals.0.lock().unwrap().push((call.data.nr.into(), errno));
-        }
+        let errno = choose(&call.data);
         let goes_on = libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE as u32;
         let mut answer = libc::seccomp_notif_resp {
             id: call.id,
