@@ -476,5 +476,16 @@ mod tests {
         ahead.direct_ended(10, Some(10));
         ahead.direct_ended(10, Some(10));
         assert_eq!(ahead.plan(10), ReadPlan::Ahead);
+        // While it looks at bytes, or waits for some.
+        type Step = fn(&mut Ahead);
+        let pairs: [(Step, Step); 2] =
+            [(Ahead::look, Ahead::look_ended), (Ahead::wait_began, Ahead::wait_ended)];
+        for (begin, end) in pairs {
+            begin(&mut ahead);
+            assert_eq!(ahead.plan(10), ReadPlan::Direct);
+            ahead.direct_ended(10, Some(10));
+            end(&mut ahead);
+            assert_eq!(ahead.plan(10), ReadPlan::Ahead);
+        }
     }
 }

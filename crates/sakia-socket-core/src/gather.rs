@@ -419,7 +419,8 @@ mod tests {
                         accepted += count;
                     }
                 }
-                prop_assert!(!is_over || queue.plan(1) == WritePlan::Refuse);
+                let plans = [0, 1, SMALL + 1].map(|len| queue.plan(len));
+                prop_assert!(!is_over || plans == [WritePlan::Refuse; 3]);
                 // If no byte is left and the kernel knows of the end, its answer counts.
                 prop_assert_eq!(queue.refuses_alone(), is_over && (is_lost || told == 0));
                 prop_assert_eq!(kernel.taken.len() + queue.len(), accepted);

@@ -9,7 +9,7 @@ use rustix::net::RecvFlags;
 use sakia_socket::{Layer, When};
 
 use crate::support::watched::Watched;
-use crate::support::{MODES, delayed, layer, options, read_ahead, send, tcp, unix};
+use crate::support::{MODES, delayed, layer, options, read_ahead, recv, send, tcp, unix};
 
 #[test]
 fn questions_are_sent_before_answers_are_waited_for() {
@@ -89,7 +89,12 @@ fn a_thread_that_never_waited_gathers() {
     let mut options = options((When::Never, When::OnEvidence));
     options.limits.delay = Duration::from_secs(3600);
     let layer = Layer::new(Watched::default(), options);
-    let (a, _b) = unix(&layer);
+    let (a, b) = unix(&layer);
+    // Each of these is followed by a call that may wait, and is no evidence.
+    for _ in 0..5 * DIRECT {
+        send(&a, b"x");
+        assert_eq!((a.delayed(), recv(&b, RecvFlags::empty())), (0, Ok(b"x".into())));
+    }
     let before = layer.host().calls();
     thread::scope(|scope| {
         scope.spawn(|| {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
+use sakia_socket::sockopt::{SO_RCVTIMEO, SO_SNDTIMEO};
 use sakia_socket::{Events, Layer, Options, Socket, When};
 
 use crate::host::{Doored, State};
@@ -168,4 +169,21 @@ fn idle_connections_hold_no_memory() {
     let held = state.held.load(Ordering::SeqCst);
     assert!((1..=16).contains(&held), "{held}: only those for the next bursts");
     drop(pairs);
+}
+
+/// A wait that found nothing ends the call, though no time seems to have passed.
+#[test]
+fn a_call_ends_with_its_wait() {
+    let (layer, _) = gathering();
+    let (a, b) = unix(&layer);
+    let limit = Some(Duration::from_millis(1));
+    a.set_option(SO_SNDTIMEO, limit).expect("an option");
+    b.set_option(SO_RCVTIMEO, limit).expect("an option");
+    a.set_nonblocking(false).expect("a mode");
+    b.set_nonblocking(false).expect("a mode");
+    while a.send(&[1; 1 << 16], SendFlags::DONTWAIT).is_ok() {}
+    write(&a);
+    assert_eq!(a.send(&[1; 1 << 16], SendFlags::NOSIGNAL), Err(Errno::AGAIN), "behind the byte");
+    let received = b.recv(&mut vec![0; 1 << 24], RecvFlags::WAITALL);
+    assert!(received.is_ok_and(|count| count > 1 << 16), "{received:?}");
 }
