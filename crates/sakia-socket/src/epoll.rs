@@ -146,29 +146,19 @@ impl<H: Host> Epoll<H> {
         file: impl Into<Pollable<'a, H>>,
         event: EpollEvent,
     ) -> Result<(), Errno> {
-        let file = file.into();
-        if file.is(self) {
-            return Err(Errno::INVAL);
-        }
-        self.handle.set.modify(file.source(), event)
+        self.handle.set.modify(file.into().source(), event)
     }
 
     /// `epoll_ctl(2)` with `EPOLL_CTL_DEL`.
     ///
     /// # Errors
-    /// - `ENOENT` if `file` is no entry.
-    /// - `EINVAL` if `file` is the set itself.
-    /// - Otherwise those of the call.
+    /// `ENOENT` if `file` is no entry. Otherwise those of the call.
     ///
     /// # Examples
     /// See [`Epoll::modify`].
     #[doc(alias = "EPOLL_CTL_DEL")]
     pub fn remove<'a>(&self, file: impl Into<Pollable<'a, H>>) -> Result<(), Errno> {
-        let file = file.into();
-        if file.is(self) {
-            return Err(Errno::INVAL);
-        }
-        self.handle.set.remove(file.source())
+        self.handle.set.remove(file.into().source())
     }
 
     /// `epoll_wait(2)`: waits until an entry is ready, at most for `timeout`, for ever with `None`. Returns
@@ -254,11 +244,6 @@ impl<'a, H: Host> Pollable<'a, H> {
             Self::Socket(socket) => Arc::clone(socket.open()) as _,
             Self::Epoll(set) => Arc::clone(&set.handle.set) as _,
         }
-    }
-
-    /// Returns true if this is `set`.
-    fn is(self, set: &Epoll<H>) -> bool {
-        matches!(self, Self::Epoll(other) if Arc::ptr_eq(&other.handle.set, &set.handle.set))
     }
 
     /// Returns true if this belongs to the layer of `set`.
