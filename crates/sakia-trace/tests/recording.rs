@@ -13,7 +13,7 @@ use sakia_testkit::children::copy_program;
 use sakia_trace::{
     EventKind, EventType, FILE_VARIABLE, Name, Queued, Recording, Slice, StaticName, Summary,
     Trace, TraceOptions, Value, Workers, add_handed_over, is_on, now, record,
-    record_as_environment_says, record_call, span,
+    record_as_environment_says, record_call, span, task_runs,
 };
 
 /// Guards the recording, of which a process has one at a time.
@@ -59,6 +59,9 @@ fn what_threads_record_is_read_back() {
         .name("reader".into())
         .spawn(move || {
             static PARSE: StaticName = StaticName::new("parse");
+            let mut early = 0;
+            task_runs(&mut early).ends(early, true);
+            assert_ne!(early, 0);
             record(EventType::TaskSpawned, 7, 0, Name::register("src/main.rs:3").number().into());
             record(EventType::PollBegin, 7, 0, 0);
             record(EventType::Queued, 1, Queued { kind, fd: 5, bytes: 4096 }.pack(), 7);
@@ -75,7 +78,7 @@ fn what_threads_record_is_read_back() {
         .join()
         .expect("no panic");
     let summary = recording.stop().expect("a file");
-    assert_eq!((summary.events, summary.lost), (11, 0));
+    assert_eq!((summary.events, summary.lost), (14, 0));
     assert!(!is_on());
 
     assert_eq!(fs::metadata(&path).expect("a file").mode() & 0o7777, 0o600);
@@ -88,14 +91,15 @@ fn what_threads_record_is_read_back() {
     assert!(thread.tid.is_some());
     let names: Vec<_> =
         thread.slices.iter().map(|slice| (slice.name.as_str(), slice.depth)).collect();
-    assert_eq!(names, [("parse", 1), ("task runs", 0), ("io_uring_enter", 0)]);
-    assert_eq!(thread.slices[1].number("task"), Some(7));
-    assert_eq!(thread.slices[2].number("result"), Some(1));
-    let [spawned, moment] = &thread.instants[..] else { panic!("{:?}", thread.instants) };
-    assert_eq!(
-        (spawned.name.as_str(), spawned.text("place")),
-        ("task spawned", Some("src/main.rs:3"))
-    );
+    let expected = [("task runs", 0), ("parse", 1), ("task runs", 0), ("io_uring_enter", 0)];
+    assert_eq!(names, expected);
+    assert_eq!(thread.slices[2].number("task"), Some(7));
+    assert_eq!(thread.slices[3].number("result"), Some(1));
+    let [early, spawned, moment] = &thread.instants[..] else { panic!("{:?}", thread.instants) };
+    for (spawned, place) in [(early, "before the recording"), (spawned, "src/main.rs:3")] {
+        let found = (spawned.name.as_str(), spawned.text("place"));
+        assert_eq!(found, ("task spawned", Some(place)));
+    }
     assert_eq!(
         moment.arguments,
         [("key".into(), Value::Number(17)), ("bytes".into(), Value::Number(4096))]

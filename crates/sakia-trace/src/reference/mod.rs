@@ -19,7 +19,8 @@
 //!   with an altered packet, is refused, and the error has the place.
 //! - Each figure of the summary, and its text: each finding with its advice where one must come, and none
 //!   elsewhere. An error of the writer of the text ends it, and is told.
-//! - The [picture]: each slice of the stretch with its duration, the rows of threads, the labels of the axis.
+//! - The [picture]: each slice of the stretch with its duration, the rows of threads, the axis. Also of a
+//!   stretch that begins where the recording ends.
 //!
 //! # Left out
 //! - Slices of a thread whose begins or ends were lost: an end belongs to the slice that began last on the
@@ -225,7 +226,8 @@ fn pictures(truth: &Truth, trace: &Trace, random: &mut Random) -> Option<String>
     let duration = truth.last() - truth.first();
     let from = random.below(duration + 1);
     let part = Stretch { from, to: Some(from + random.below(duration + 1)) };
-    let stretches = [Stretch::default(), part].into_iter();
+    let end = Stretch { from: duration, to: Some(duration + random.below(9)) };
+    let stretches = [Stretch::default(), part, end].into_iter();
     let mut found = stretches.map(|stretch| (stretch, picture::difference(truth, trace, stretch)));
     found.find_map(|(stretch, difference)| Some(format!("{stretch:?}: {}", difference?)))
 }

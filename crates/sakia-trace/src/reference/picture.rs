@@ -6,7 +6,8 @@ use super::truth::{Thread, Truth};
 use crate::read::{Slice, Trace};
 use crate::{Stretch, plot};
 
-/// The width of the stretch in the picture, and of what is drawn as one, a little more.
+/// The stretch in the picture: its begin, its width, and that of what is drawn as one, a little more.
+const LEFT: f64 = 150.0;
 const WIDTH: u128 = 1030;
 const NARROW_PERCENT: u128 = 41;
 const ROWS_MAX: usize = 32;
@@ -59,9 +60,13 @@ pub(super) fn difference(truth: &Truth, trace: &Trace, stretch: Stretch) -> Opti
             return Some(format!("{}: drawn, but not recorded here: {rest:?}", thread.name()));
         }
     }
-    let axis = (0..=10).map(|part| from + (u128::from(to - from) * part / 10) as u64);
-    let missing = axis.map(|time| format!(">{:.3} ms<", (time - first) as f64 / 1e6));
-    missing.into_iter().find(|label| !picture.contains(label))
+    let axis = (0..=10).map(|part| (u128::from(to - from) * part / 10) as u64);
+    let labels = axis.map(|time| {
+        let x = LEFT + time as f64 / (to - from) as f64 * WIDTH as f64;
+        let ms = (from - first + time) as f64 / 1e6;
+        format!("<text x=\"{x:.2}\" y=\"20\" text-anchor=\"middle\">{ms:.3} ms<")
+    });
+    labels.into_iter().find(|label| !picture.contains(label))
 }
 
 /// Returns the titles of what is drawn in the rows of a thread, if it has any.
