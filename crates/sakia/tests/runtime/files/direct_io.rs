@@ -95,6 +95,9 @@ fn what_is_misaligned_is_told_with_what_is_needed() {
             file.read_exact_at(AlignedBuf::zeroed(block), 1).await.0.unwrap_err(),
             file.read_to_end_at(Vec::new(), 1).await.0.unwrap_err(),
         ];
+        // The kernel has no such offset, aligned or not.
+        let far = file.read_exact_at(AlignedBuf::zeroed(block), u64::MAX).await.0.unwrap_err();
+        assert!((far.raw_os_error(), far.get_ref().is_none()) == (Some(22), true), "{far}");
         // The kernel decides about these, and some file systems fall back to the page cache.
         errors.extend(file.read_at(AlignedBuf::zeroed(block), 1).await.0.err());
         errors.extend(file.read_at(AlignedBuf::zeroed(block + 1), 0).await.0.err());

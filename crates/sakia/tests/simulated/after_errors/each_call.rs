@@ -9,7 +9,7 @@ use std::fmt::Debug;
 use std::io::{self, SeekFrom};
 use std::path::Path;
 use std::pin::Pin;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
 use sakia::fs::{self, Advice, AtomicFile, Dir, File, FileTimes, OpenOptions, Permissions};
@@ -195,7 +195,16 @@ async fn make() -> (TcpListener, UnixListener) {
 struct Failing {
     skip: u32,
     errno: Errno,
-    is_plain: bool,
+    way: Way,
+}
+
+/// The way of operations that have several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Queue,
+    Plain,
+    /// The same, when the turn of the call has no time left.
+    LatePlain,
 }
 
 /// The effect of a fault.
@@ -213,7 +222,8 @@ enum Effect {
 /// # Errors
 /// How the call hides its error, tells another, or tells it twice.
 fn check(&(name, call): &Call, failing: Failing) -> Result<Effect, String> {
-    let Failing { skip, errno, is_plain } = failing;
+    let Failing { skip, errno, way } = failing;
+    let is_plain = way != Way::Queue;
     let sim = Sim::builder(9).plain_calls(is_plain).reorders(false).keep_log(true).build();
     let kernel = sim.handle();
     prepare(&kernel);
@@ -223,6 +233,9 @@ fn check(&(name, call): &Call, failing: Failing) -> Result<Effect, String> {
         let before = kernel.log_text().len();
         if name == BY_READING {
             kernel.script(Target::copy_file_range(), Fault::Errno(Errno::XDEV.raw_os_error()));
+        }
+        if way == Way::LatePlain {
+            kernel.advance(Duration::from_secs(1));
         }
         let target = Target::any().skip(skip);
         match is_plain {
@@ -274,10 +287,10 @@ impl Told {
 fn each_operation_that_fails_is_told_by_its_call() {
     let (mut told, mut hidden, mut failures) = (0, [0; HIDDEN.len()], Vec::new());
     for call in CALLS {
-        for is_plain in [false, true] {
+        for way in [Way::Queue, Way::Plain, Way::LatePlain] {
             for &errno in if call.0 == DEEP { &ERRNOS[..1] } else { ERRNOS } {
                 for skip in 0.. {
-                    let failing = Failing { skip, errno, is_plain };
+                    let failing = Failing { skip, errno, way };
                     match check(call, failing) {
                         Ok(Effect::None) => break,
                         Ok(Effect::Told) => told += 1,
