@@ -93,6 +93,8 @@ pub(crate) enum Suite {
     Recording,
     /// `tests/life` there.
     RecordingLife,
+    /// `tests/forked` there.
+    RecordingForked,
     /// The unit tests of `sakia-socket-core`.
     SocketCoreUnits,
     /// The unit tests of `sakia-socket`.
@@ -135,6 +137,7 @@ impl Suite {
             Self::TraceUnits => ("sakia-trace", "sakia_trace", None),
             Self::Recording => ("sakia-trace", "recording", None),
             Self::RecordingLife => ("sakia-trace", "life", None),
+            Self::RecordingForked => ("sakia-trace", "forked", None),
             Self::SocketCoreUnits => ("sakia-socket-core", "sakia_socket_core", None),
             Self::SocketUnits => ("sakia-socket", "sakia_socket", None),
             Self::Cli => ("sakia-cli", "cli", None),

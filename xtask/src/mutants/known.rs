@@ -118,7 +118,12 @@ impl Bug {
             }
             None if self.file.starts_with("crates/sakia-tokio/") => vec![Suite::Tokio],
             None if self.file.starts_with("crates/sakia-trace/") => {
-                vec![Suite::TraceUnits, Suite::Recording, Suite::RecordingLife]
+                vec![
+                    Suite::TraceUnits,
+                    Suite::Recording,
+                    Suite::RecordingLife,
+                    Suite::RecordingForked,
+                ]
             }
             None if self.file.starts_with("crates/sakia-socket") => vec![
                 Suite::SocketCoreUnits,
