@@ -1,7 +1,9 @@
 //! One sync for many writers. Rounds and their failures are compared with a model in `group_commit_model`.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
@@ -99,13 +101,20 @@ fn a_record_that_was_accepted_is_written_though_its_writer_is_gone() {
     let path = dir.join("journal");
     block_on(async {
         let journal = GroupCommit::new(File::create(&path).await.unwrap()).await.unwrap();
+        let begun = Rc::new(Cell::new(0));
         let writers: Vec<_> = (0..30)
             .map(|number| {
-                let journal = journal.clone();
-                spawn(async move { journal.append_durable(format!("{number:02} ")).await.0 })
+                let (journal, begun) = (journal.clone(), Rc::clone(&begun));
+                spawn(async move {
+                    begun.set(begun.get() + 1);
+                    journal.append_durable(format!("{number:02} ")).await.0
+                })
             })
             .collect();
-        sakia::yield_now().await;
+        // A round of tasks may end before it has polled all.
+        while begun.get() < 30 {
+            sakia::yield_now().await;
+        }
         for writer in &writers {
             writer.abort();
         }

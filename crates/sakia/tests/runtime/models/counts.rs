@@ -507,9 +507,9 @@ async fn obey(number: usize, order: Order) -> usize {
     number
 }
 
-/// Lets the tasks run that are ready, and those that they wake.
+/// Lets the tasks run that are ready, and those that they wake. A round may end after one of them.
 pub(super) async fn settle() {
-    for _ in 0..10 {
+    for _ in 0..32 {
         yield_now().await;
     }
 }
