@@ -362,3 +362,18 @@ fn an_enter_that_is_refused_is_made_again_by_the_next_run() {
     assert_eq!((kernel.scripted(), runtime.in_flight()), (0, 1));
     runtime.block_on(opening).unwrap().unwrap();
 }
+
+/// The caller comes first, who may wait for these tasks.
+#[test]
+fn a_run_that_had_tasks_does_not_sleep() {
+    let sim = Sim::new(1);
+    let kernel = sim.handle();
+    let runtime = Runtime::builder().build_simulated(sim).unwrap();
+    let task = runtime.spawn(async {});
+    let begin = kernel.now();
+    runtime.run_once(Duration::from_secs(1)).unwrap();
+    assert!(task.is_finished());
+    assert!(kernel.now() - begin < Duration::from_secs(1));
+    runtime.run_once(Duration::from_secs(1)).unwrap();
+    assert!(kernel.now() - begin >= Duration::from_secs(1));
+}
