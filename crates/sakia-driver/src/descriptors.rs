@@ -14,7 +14,7 @@ use sakia_trace::start_thread;
 
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::calls::open_in_cache;
+use crate::calls::{open_in_cache, statx_here};
 use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
@@ -258,12 +258,10 @@ fn facts_of(mode: u32, size: Option<u64>, device: u64, mount_id: Option<u64>) ->
     }
 }
 
-/// Returns the facts of an open file. Attributes that need a request to a file server are omitted: the server
-/// may never answer.
+/// Returns the facts of an open file, without a request to a file server.
 pub(crate) fn facts(fd: BorrowedFd<'_>) -> FileFacts {
-    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
     let wanted = StatxFlags::TYPE | StatxFlags::SIZE | MNT_ID_UNIQUE;
-    let Ok(stat) = rustix::fs::statx(fd, c"", at, wanted) else {
+    let Ok(stat) = statx_here(fd, wanted) else {
         return facts_by_fstat(fd);
     };
     let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
@@ -287,8 +285,7 @@ pub(crate) fn file_system(fd: BorrowedFd<'_>, facts: &FileFacts) -> String {
 /// may have the same.
 #[cold]
 fn mount_number(fd: BorrowedFd<'_>) -> Option<u64> {
-    let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let stat = rustix::fs::statx(fd, c"", at, StatxFlags::MNT_ID).ok()?;
+    let stat = statx_here(fd, StatxFlags::MNT_ID).ok()?;
     (stat.stx_mask & StatxFlags::MNT_ID.bits() != 0).then_some(stat.stx_mnt_id)
 }
 

@@ -11,10 +11,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock, TryLockError};
 
-use rustix::fs::{AtFlags, CWD, OFlags, ResolveFlags, StatxFlags};
+use rustix::fs::{CWD, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
-use crate::calls::open_cached;
+use crate::calls::{open_cached, statx_here};
 use crate::decide::Attempt;
 use crate::mounts::RemoteMounts;
 
@@ -89,9 +89,7 @@ impl PathCalls {
 
     #[cold]
     fn is_served(&self, file: BorrowedFd<'_>) -> bool {
-        // Attributes that need a request to a server are left out.
-        let at = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-        let Ok(stat) = rustix::fs::statx(file, c"", at, StatxFlags::TYPE) else { return false };
+        let Ok(stat) = statx_here(file, StatxFlags::TYPE) else { return false };
         let device = rustix::fs::makedev(stat.stx_dev_major, stat.stx_dev_minor);
         self.ask(|remote| remote.has_device(device))
     }

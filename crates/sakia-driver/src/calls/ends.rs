@@ -1,9 +1,10 @@
 //! Calls that end by themselves: those for files of this machine, however long their device takes.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use rustix::fs::{AtFlags, FileType, StatxFlags};
+use rustix::fs::{AtFlags, FileType, Statx, StatxFlags};
+use rustix::io::Errno;
 
 use super::is_in_memory;
 
@@ -19,8 +20,7 @@ use super::is_in_memory;
 /// # std::io::Result::Ok(())
 /// ```
 pub fn ends_by_itself(file: impl AsFd) -> bool {
-    let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC;
-    let Ok(statx) = rustix::fs::statx(&file, c"", flags, StatxFlags::TYPE) else { return false };
+    let Ok(statx) = statx_here(file.as_fd(), StatxFlags::TYPE) else { return false };
     // Without a device it may be remote.
     let is_local = statx.stx_dev_major != 0 || is_in_memory(&file);
     is_local && ends(FileType::from_raw_mode(statx.stx_mode.into()))
@@ -39,6 +39,15 @@ pub fn ends_by_itself(file: impl AsFd) -> bool {
 /// ```
 pub fn opens_by_itself(path: &Path) -> bool {
     rustix::fs::stat(path).map_or(true, |stat| ends(FileType::from_raw_mode(stat.st_mode)))
+}
+
+/// Returns attributes of an open file. Those that need a request to a file server are omitted: the server may
+/// never answer.
+///
+/// # Errors
+/// As `statx(2)`.
+pub(crate) fn statx_here(fd: BorrowedFd<'_>, wanted: StatxFlags) -> Result<Statx, Errno> {
+    rustix::fs::statx(fd, c"", AtFlags::EMPTY_PATH | AtFlags::STATX_DONT_SYNC, wanted)
 }
 
 fn ends(kind: FileType) -> bool {
