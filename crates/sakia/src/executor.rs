@@ -573,6 +573,11 @@ impl Local {
         !self.queue.is_empty()
     }
 
+    /// Returns whether a run in a foreign loop has something to do at once: tasks, or a turn of the driver.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.has_ready() || self.driver.wants_turn()
+    }
+
     /// Returns the tasks that have waited: their numbers, wakers and spawn locations.
     #[cfg(feature = "sim")]
     pub(crate) fn listed_tasks(&self) -> Vec<(usize, Waker, &'static Location<'static>)> {

@@ -1054,7 +1054,7 @@ impl Runtime {
         self.local.remote.unpark();
         self.local.driver.clear_readiness();
         self.run_rounds(max_wait)?;
-        let is_busy = self.local.has_ready() || self.local.driver.wants_turn();
+        let is_busy = self.local.is_busy();
         // From here on, a wake of a task makes the descriptor readable.
         Ok(is_busy || !self.local.remote.prepare_to_park())
     }
@@ -1143,8 +1143,7 @@ struct LeftToForeignLoop<'a>(&'a Local);
 
 impl Drop for LeftToForeignLoop<'_> {
     fn drop(&mut self) {
-        let is_busy = self.0.has_ready() || self.0.driver.wants_turn();
-        self.0.remote.park_elsewhere(is_busy);
+        self.0.remote.park_elsewhere(self.0.is_busy());
     }
 }
 
