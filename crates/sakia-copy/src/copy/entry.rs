@@ -69,8 +69,10 @@ impl Copy {
             && kind != FileType::Directory
             && !may_be_partial
             && self.is_there(spot, kind)?;
+        if ![FileType::RegularFile, FileType::Directory].contains(&kind) {
+            note_special(spot);
+        }
         if is_kept && !self.has_links(stat.as_ref()) {
-            note_special(spot, kind);
             return Ok(Outcome::Skipped);
         }
         match kind {
@@ -179,7 +181,6 @@ impl Copy {
             return Ok(Outcome::Skipped);
         }
         if self.is_up_to_date(spot, stat)? {
-            note_special(spot, sys::kind(stat));
             return Ok(Outcome::Skipped);
         }
         let Some(target) = spot.target else {
@@ -254,10 +255,11 @@ impl Copy {
     }
 }
 
-/// Notes that an existing special file stays: a killed copy may have left a private directory beside it.
-fn note_special(spot: &Spot<'_>, kind: FileType) {
+/// Notes that a directory of the copy has special files: if it is not new, a killed copy may have left a
+/// private directory beside them, which need not be used again.
+fn note_special(spot: &Spot<'_>) {
     if let Some(folder) = spot.folder
-        && kind != FileType::RegularFile
+        && !folder.facts.target.is_new
     {
         folder.facts.target.others.note_stage();
     }

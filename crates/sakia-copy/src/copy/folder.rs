@@ -102,7 +102,7 @@ impl Job for Copy {
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         let Some(place) = &folder.facts.target.place else { return };
-        for step in [Self::end_apart, Self::end_stage, Self::complete_folder, Self::sync_folder] {
+        for step in [Self::end_apart, Self::end_staging, Self::complete_folder, Self::sync_folder] {
             if let Err(wrong) = step(self, fiber, folder) {
                 fiber.fail(wrong.operation, place.path(), wrong.error);
             }
@@ -410,13 +410,10 @@ impl Copy {
         may_rename.then(|| Arc::new(OpenDir::of(dir)))
     }
 
-    /// Removes the private directory for new entries.
-    fn end_stage(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
-        let target = &folder.facts.target;
-        if target.others.has_stage()
-            && let Ok(open) = target.open(&fiber.crew().places)
-        {
-            Others::end(&open);
+    /// Removes the private directory for new entries. A failure leaves it to the next copy.
+    fn end_staging(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
+        if folder.facts.target.others.has_stage() {
+            self.end_stage(&fiber.crew().places, folder).ok();
         }
         Ok(())
     }

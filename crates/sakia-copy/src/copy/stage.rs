@@ -11,19 +11,23 @@
 //! directories are private as long as they are not complete, and their own mark tells about their entries.
 //!
 //! The open directory is private by its owner and its mode, even if another process has put it there. If a
-//! copy is killed, it may be left; the next copy into that directory uses and removes it.
+//! copy is killed, it may be left, with entries that got no place; the next copy into that directory uses and
+//! removes it. Such an entry need not be created there again: its name may have become a link.
+//! It stays if the source has it no longer, as the beginning of a file does.
 
 use std::ffi::{CStr, CString};
+use std::mem::MaybeUninit;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use super::attributes::Lost;
 use super::folder::{SET_GROUP, set_mode_by_path};
 use super::{At, Copy, Result, Spot, Target};
+use crate::crew::Folder;
 use crate::kernel::OwnedFd;
 use crate::place::{Id, OpenDir, Places};
 use crate::{kernel, sys};
@@ -38,6 +42,8 @@ const OTHERS_WRITE: u32 = 0o022;
 const STICKY: u32 = 0o1000;
 /// The limit of attempts, if other processes remove or replace the directory.
 const ATTEMPTS: u32 = 4;
+/// The size of the buffer for the entries that a killed copy has left.
+const LIST_BYTES: usize = 4 << 10;
 
 /// The rights of other users in a directory of the copy.
 #[derive(Debug, Default)]
@@ -84,11 +90,6 @@ impl Others {
     pub(super) fn has_stage(&self) -> bool {
         self.has_stage.load(Ordering::Relaxed)
     }
-
-    /// Removes the private directory, if there is one: no more entries will be created.
-    pub(super) fn end(dir: &OpenDir) {
-        remove_directory(dir, NAME);
-    }
 }
 
 /// Returns whether other users than this one and root may rename entries of such a directory. The bits of the
@@ -129,7 +130,7 @@ impl Stage {
                 Err(errno) => return Err(errno),
             }
             if is_made {
-                remove_directory(dir, &name);
+                remove_directory(dir, &name).ok();
             }
         }
         Ok(None)
@@ -164,15 +165,13 @@ impl Stage {
 
     /// Removes an entry that gets no place.
     pub(super) fn remove(&self, name: &CStr) {
-        if let Err(Errno::ISDIR | Errno::PERM) = sys::unlink(&self.dir, name) {
-            remove_directory(&self.dir, name);
-        }
+        remove(&self.dir, name);
     }
 
     /// Removes the private directory, unless that is done when the directory of the copy is complete.
     pub(super) fn end(self, spot: &Spot<'_>, dir: &OpenDir) {
         if spot.folder.is_none() || *self.name != *NAME {
-            remove_directory(dir, &self.name);
+            remove_directory(dir, &self.name).ok();
         }
     }
 }
@@ -250,6 +249,47 @@ impl Copy {
         result
     }
 
+    /// Removes the private directory of a directory of the copy, with what a killed copy has left there: no
+    /// more entries will be created. One of the source's stays.
+    pub(super) fn end_stage(&self, places: &Places, folder: &Folder<Self>) -> sys::Result<()> {
+        let target = folder.facts.target.open(places)?;
+        if sys::stat_name(target.as_fd(), NAME).is_err() {
+            return Ok(());
+        }
+        let source = places.open(&folder.place)?;
+        if sys::stat_name(source.as_fd(), NAME).is_ok() {
+            return Ok(());
+        }
+        // Both are answers to a directory with entries.
+        if let Err(Errno::NOTEMPTY | Errno::EXIST) = remove_directory(&target, NAME) {
+            let dir = places.with_room(|| sys::open(target.as_fd(), NAME, sys::DIRECTORY))?;
+            if self.is_private(&dir, None)? {
+                self.remove_left(&places.permitted(dir), &source)?;
+                remove_directory(&target, NAME).ok();
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes entries that this copy could have created again, but not those that another copy into the same
+    /// directory may be about to name. All others may be anyone's.
+    fn remove_left(&self, dir: &OpenDir, source: &OpenDir) -> sys::Result<()> {
+        let mut space = [MaybeUninit::uninit(); LIST_BYTES];
+        let mut entries = kernel::entries(dir.as_fd(), &mut space)?;
+        while let Some(entry) = entries.next() {
+            let entry = entry?;
+            let name = entry.file_name();
+            let (stat, source) = (sys::stat_name(dir.as_fd(), name)?, source.as_fd());
+            if sys::kind(&stat) != FileType::RegularFile
+                && !self.changed_meanwhile(&stat)
+                && sys::stat_name(source, name).is_ok()
+            {
+                remove(dir, name);
+            }
+        }
+        Ok(())
+    }
+
     /// Remembers the identity of a new special file, if others may rename it before its other names are
     /// found.
     pub(super) fn note_name(&self, spot: &mut Spot<'_>, stat: &Stat) -> Result<()> {
@@ -292,8 +332,15 @@ impl Copy {
     }
 }
 
-fn remove_directory(dir: &OpenDir, name: &CStr) {
-    sys::retry(|| kernel::unlinkat(dir, name, AtFlags::REMOVEDIR)).ok();
+/// Removes an entry, if it is no directory with entries.
+fn remove(dir: &OpenDir, name: &CStr) {
+    if let Err(Errno::ISDIR | Errno::PERM) = sys::unlink(dir, name) {
+        remove_directory(dir, name).ok();
+    }
+}
+
+fn remove_directory(dir: &OpenDir, name: &CStr) -> sys::Result<()> {
+    sys::retry(|| kernel::unlinkat(dir, name, AtFlags::REMOVEDIR))
 }
 
 /// Returns a name that no other directory has.

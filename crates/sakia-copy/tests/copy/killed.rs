@@ -181,6 +181,68 @@ fn entries_of_every_kind_are_completed() {
     assert!(killed > 0, "they ended before they were killed");
 }
 
+/// An entry that a killed copy created and did not name is removed, even if its name becomes a link to
+/// another entry. All others stay.
+#[test]
+fn what_a_killed_copy_did_not_name_is_removed() {
+    const PRIVATE: &str = ".sakia-cp";
+    let fifo = |path: &Path| {
+        rustix::fs::mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+    };
+    for (others, letters) in
+        [(false, "a"), (false, "ak"), (false, "au"), (true, "a"), (true, "ak"), (true, "au")]
+    {
+        let folder = Folder::in_memory();
+        for dir in ["one", "two"] {
+            folder.dir(&format!("from/{dir}/inner"));
+        }
+        // The one that is found first is copied, the other one becomes a link.
+        fifo(&folder.path("from/one/fifo"));
+        fs::hard_link(folder.path("from/one/fifo"), folder.path("from/two/fifo")).unwrap();
+        folder.file("from/two/file", "");
+        for dir in ["one", "two"] {
+            let private = folder.dir(&format!("to/{dir}/{PRIVATE}"));
+            fs::set_permissions(&private, fs::Permissions::from_mode(0o700)).unwrap();
+            fifo(&private.join("fifo"));
+            fs::create_dir(private.join("inner")).unwrap();
+        }
+        let kept = |name| format!("to/two/{PRIVATE}/{name}");
+        if others {
+            // Files are never created there, and of a link the source has none.
+            folder.file(&kept("file"), "contents");
+            symlink("nothing", folder.path(&kept("link"))).unwrap();
+        }
+        let said = children::run(letters, "sleep 0.05", &folder.path("from"), &folder.path("to"));
+        assert_eq!(said.failures, 0, "{}", said.output);
+        if others {
+            fs::remove_file(folder.path(&kept("file"))).unwrap();
+            fs::remove_file(folder.path(&kept("link"))).unwrap();
+            fs::remove_dir(folder.path(&kept(""))).unwrap();
+        }
+        let (is, expected) = (tree(&folder.path("to")), tree(&folder.path("from")));
+        let names = |tree: &Tree| tree.keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&is), names(&expected));
+    }
+}
+
+/// A source that holds such a directory is copied with it.
+#[test]
+fn the_private_directory_of_a_source_is_copied() {
+    let folder = Folder::in_memory();
+    for name in ["from/one/.sakia-cp", "from/two/.sakia-cp", "to/one", "to/two"] {
+        folder.dir(name);
+    }
+    symlink("there", folder.path("from/one/.sakia-cp/link")).unwrap();
+    for name in ["from/one", "from/two"] {
+        symlink("there", folder.path(&format!("{name}/link"))).unwrap();
+    }
+    for letters in ["a", "ak", "au"] {
+        let said = children::run(letters, "sleep 0.05", &folder.path("from"), &folder.path("to"));
+        assert_eq!(said.failures, 0, "{}", said.output);
+        assert_same(&tree(&folder.path("to")), &tree(&folder.path("from")));
+    }
+}
+
 /// Returns contents and kinds, without attributes.
 fn contents(tree: Tree) -> Tree {
     without(tree, |facts| {
