@@ -33,19 +33,30 @@ pub(crate) fn run_in(
     Ok((printed, collected(&report)?))
 }
 
-/// Runs a program with the arguments that `add` gives. Returns the instructions of each source file, under
-/// the path that the debug information has. Inlined code belongs to the file that it is written in.
-pub(crate) fn run_by_file(
+/// Instructions and calls of a run.
+pub(crate) struct Profile {
+    /// The instructions of each source file, under the path that the debug information has. Inlined code
+    /// belongs to the file that it is written in.
+    pub(crate) files: BTreeMap<String, u64>,
+    /// The number of calls of the function asked for.
+    pub(crate) calls: u64,
+}
+
+/// Runs a program with the arguments that `add` gives. `function` is the last part of the name of the
+/// function whose calls are counted; calls that were inlined are not.
+pub(crate) fn profile(
     program: &Path,
+    function: &str,
     add: impl FnOnce(&mut Command),
-) -> anyhow::Result<BTreeMap<String, u64>> {
+) -> anyhow::Result<Profile> {
     let output = env::temp_dir().join(format!("sakia-callgrind-{}", process::id()));
     let option = format!("--callgrind-out-file={}", output.display());
     let ran = valgrind(&[&option, "--compress-strings=no", "--compress-pos=no"], program, add);
     let text = fs::read_to_string(&output);
     fs::remove_file(&output).ok();
     ran?;
-    Ok(by_file(&text.with_context(|| format!("read {}", output.display()))?))
+    let text = text.with_context(|| format!("read {}", output.display()))?;
+    Ok(Profile { files: by_file(&text), calls: calls_of(&text, function) })
 }
 
 /// Runs a program, with more options for valgrind. Returns the program's output, and valgrind's report.
@@ -94,6 +105,21 @@ fn by_file(output: &str) -> BTreeMap<String, u64> {
     sums
 }
 
+/// Sums the calls of all functions whose names end like this. The line after a `cfn` has their number.
+fn calls_of(output: &str, function: &str) -> u64 {
+    let mut is_called = false;
+    let calls = output.lines().filter_map(|line| {
+        let (key, value) = line.split_once('=')?;
+        match key {
+            "cfn" => is_called = value.ends_with(function),
+            "calls" if is_called => return value.split(' ').next()?.parse::<u64>().ok(),
+            _ => {}
+        }
+        None
+    });
+    calls.sum()
+}
+
 /// Returns the instructions of one operation: the difference of two runs with different numbers of
 /// operations, which excludes the start. `count` returns the instructions of a run.
 pub(crate) fn per_operation(
@@ -134,6 +160,14 @@ mod tests {
             cfi=/c.rs\ncfn=g\ncalls=1 5\n2 1000\n3 1\n\nfl=/c.rs\nfn=g\n5 20\n\ntotals: 41\n";
         let expected = [("/a.rs", 13), ("/b.rs", 8), ("/c.rs", 20)];
         assert_eq!(by_file(output), expected.map(|(file, cost)| (file.to_owned(), cost)).into());
+    }
+
+    #[test]
+    fn calls_of_one_function_are_summed() {
+        let output = "fn=f\n1 2\ncfi=/c.rs\ncfn=<a>::turn\ncalls=2 5\n2 1000\ncfn=g\ncalls=7 5\n\
+            3 1\ncfn=<b>::turn\ncalls=40 9\n4 5\n";
+        assert_eq!(calls_of(output, "::turn"), 42);
+        assert_eq!(calls_of(output, "::return"), 0);
     }
 
     #[test]

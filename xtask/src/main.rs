@@ -113,8 +113,8 @@ enum Command {
     },
     /// List the product's files with instructions of one operation in a runtime on the ring (needs valgrind)
     Path {
-        /// The operation
-        operation: Traced,
+        /// The operations; all, if none is given
+        operations: Vec<Traced>,
         /// Print one JSON object per line
         #[arg(long)]
         json: bool,
@@ -180,7 +180,7 @@ fn main() -> anyhow::Result<ExitCode> {
         Command::Mutants { quick: true, .. } => mutants::run(&root, &Choice::Quick),
         Command::Mutants { names, .. } if names.is_empty() => mutants::run(&root, &Choice::All),
         Command::Mutants { names, .. } => mutants::run(&root, &Choice::Names(names)),
-        Command::Path { operation, json } => instructions::path::run(&root, operation, json),
+        Command::Path { operations, json } => instructions::path::run(&root, &operations, json),
         Command::Peers { experiment } => peers::run(&root, &experiment),
         Command::Sim { arguments } => sim::run(&root, "sim", &arguments),
         Command::Soak { arguments } => sim::run(&root, "soak", &arguments),

@@ -32,6 +32,7 @@ use std::ptr::NonNull;
 use std::time::Duration;
 
 use sakia_ring::Cqe;
+use sakia_trace::is_watched;
 
 use self::admit::Admission;
 pub use self::attention::Attention;
@@ -52,7 +53,9 @@ use crate::board::mark;
 use crate::counters::{Counters, OpKind};
 use crate::decide::{CallMode, Route, Rules};
 use crate::key::Key;
-use crate::operation::{Block, Cell, Erased, InPlace, Operation, Placed, Storage};
+use crate::operation::{
+    Block, Cell, Class, Completion, Erased, InPlace, Operation, Placed, Storage,
+};
 use crate::slab::{Slab, SlotRef, SlotState, flag};
 
 /// Completions copied out of the queue at a time.
@@ -221,9 +224,59 @@ impl Core {
         operation: ManuallyDrop<O>,
         rules: Option<&Rules>,
     ) -> SlotRef {
+        let (slot, class, operation) = self.place(operation);
+        let route = match self.phase {
+            Phase::Running => operation.route(rules.unwrap_or(&self.inline.rules)),
+            _ => Route::Queue,
+        };
+        self.send(slot, class, operation, route)
+    }
+
+    /// The same, by a route that is known.
+    #[inline(always)]
+    pub(crate) fn start_by<O: Operation>(
+        &mut self,
+        operation: ManuallyDrop<O>,
+        route: Route,
+    ) -> SlotRef {
+        let (slot, class, operation) = self.place(operation);
+        self.send(slot, class, operation, route)
+    }
+
+    /// Performs an operation that has no slot, if a plain call is its route and does not wait.
+    ///
+    /// # Safety
+    ///
+    /// - The operation is the caller's, who does not access it before this function returns.
+    #[inline(always)]
+    pub(crate) unsafe fn begin<O: Operation>(&mut self, operation: NonNull<O>) -> Begun {
+        // Those that are watched have slots: the number of a slot is their name.
+        if self.phase != Phase::Running || self.abilities.is_special || is_watched() {
+            return Begun::No;
+        }
+        // SAFETY: the caller's promise.
+        let operation = unsafe { Placed::at(operation) };
+        let route = operation.route(&self.inline.rules);
+        let Route::Now(mode) = route else { return Begun::By(route) };
+        if !self.has_inline_budget() {
+            return Begun::By(route);
+        }
+        match self.perform(mode, operation) {
+            Some(completion) => {
+                self.counters.started += 1;
+                self.counters.finished += 1;
+                Begun::Done(completion)
+            }
+            None => Begun::By(Route::Queue),
+        }
+    }
+
+    /// Moves an operation into a slot.
+    #[inline(always)]
+    fn place<O: Operation>(&mut self, operation: ManuallyDrop<O>) -> (SlotRef, Class, Placed<O>) {
         let slot = self.occupy(operation);
-        // SAFETY: `occupy` has just filled the cell with a live operation of this type, to which no other
-        // code has access before this function returns.
+        // SAFETY: `occupy` has just filled the cell with a live operation of this type. Until it is started,
+        // no other code has access to it.
         let operation = unsafe { Placed::<O>::new(slot.cell()) };
         let class = operation.class();
         self.slab.header(slot).class = class;
@@ -234,34 +287,39 @@ impl Core {
             }
             self.watch_start(slot, class);
         }
-        if self.phase == Phase::Running {
-            match operation.route(rules.unwrap_or(&self.inline.rules)) {
-                Route::Queue => {}
-                Route::Now(mode) => {
-                    if self.has_inline_budget() {
-                        if let Some(completion) = self.perform(mode, operation) {
-                            self.finish(slot, completion);
-                            return slot;
-                        }
-                    } else if mode == CallMode::Blocking
-                        || !self.batches_well(slot)
-                        || self.inline.crowded()
-                    {
-                        // Without the plain call, the queue would hand the operation to a worker, or wait for
-                        // it, or has turned out to cost more.
-                        self.defer(slot);
+        (slot, class, operation)
+    }
+
+    /// Performs an operation that has just got its slot, or sends it on its route.
+    #[inline(always)]
+    fn send(
+        &mut self,
+        slot: SlotRef,
+        class: Class,
+        operation: impl InPlace,
+        route: Route,
+    ) -> SlotRef {
+        match route {
+            Route::Queue => self.queue(slot, class, operation),
+            Route::Now(mode) => {
+                if self.has_inline_budget() {
+                    if let Some(completion) = self.perform(mode, operation) {
+                        self.finish(slot, completion);
                         return slot;
                     }
-                    self.queue_refused(slot, class);
+                } else if mode == CallMode::Blocking
+                    || !self.batches_well(slot)
+                    || self.inline.crowded()
+                {
+                    // Without the plain call, the queue would hand the operation to a worker, or wait for
+                    // it, or has turned out to cost more.
+                    self.defer(slot);
                     return slot;
                 }
-                other => {
-                    self.push_elsewhere(slot, other);
-                    return slot;
-                }
+                self.queue_refused(slot, class);
             }
+            other => self.push_elsewhere(slot, other),
         }
-        self.queue(slot, class, operation);
         slot
     }
 
@@ -365,6 +423,16 @@ impl Core {
     pub(crate) fn live(&self) -> u32 {
         self.slab.live()
     }
+}
+
+/// The outcome of an attempt to perform an operation that has no slot.
+pub(crate) enum Begun {
+    /// It is done.
+    Done(Completion),
+    /// It takes this route.
+    By(Route),
+    /// It is to be started as any other.
+    No,
 }
 
 impl Drop for Core {

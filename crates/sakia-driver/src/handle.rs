@@ -16,7 +16,7 @@ use sakia_ring::may_be_forked;
 use crate::arena::{Arena, FixedBuf};
 use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::batch::Scratch;
-use crate::core::{Core, KeepAlive, Phase};
+use crate::core::{self, Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
 use crate::decide::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, Streams};
 use crate::fd::{CloseWay, Fd, Lender, Owner, Table};
@@ -106,6 +106,27 @@ impl Handle {
         let operation = ManuallyDrop::new(operation);
         let slot = self.shared.core.borrow_mut().start(operation, rules);
         Op::new(&self.shared, slot)
+    }
+
+    /// Performs an operation here if a plain call does and need not wait, without a slot, or starts it. For
+    /// callers that await the result at once.
+    #[inline(always)]
+    pub(crate) fn begin<O: Operation>(&self, mut operation: O) -> Begun<O> {
+        if self.queues_all || !operation.has_room() {
+            return Begun::Op(self.start(operation));
+        }
+        let mut core = self.shared.core.borrow_mut();
+        // SAFETY: the operation is this function's own, and not accessed meanwhile.
+        let begun = unsafe { core.begin(NonNull::from(&mut operation)) };
+        let slot = match begun {
+            core::Begun::Done(completion) => {
+                drop(core);
+                return Begun::Done(operation.complete(completion));
+            }
+            core::Begun::By(route) => core.start_by(ManuallyDrop::new(operation), route),
+            core::Begun::No => core.start(ManuallyDrop::new(operation), None),
+        };
+        Begun::Op(Op::new(&self.shared, slot))
     }
 
     /// Starts an operation that ends with this error at once, and is never pushed.
@@ -488,6 +509,18 @@ pub struct Op<O: Operation> {
     /// The slot, whose result this handle may take. `None` once the result was taken.
     slot: Option<SlotRef>,
     operation: PhantomData<fn() -> O>,
+}
+
+/// An operation that was begun: done already, or in progress.
+///
+/// # Examples
+/// See [`Handle::begin_read`].
+#[derive(Debug)]
+pub enum Begun<O: Operation> {
+    /// It was done as a plain call, and this is its result.
+    Done(O::Output),
+    /// It is in progress.
+    Op(Op<O>),
 }
 
 impl<O: Operation> Op<O> {

@@ -144,7 +144,7 @@ pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
 pub use fd::Fd;
 pub use file_calls::FileCalls;
-pub use handle::{Handle, Op};
+pub use handle::{Begun, Handle, Op};
 pub use key::Key;
 pub use last::LastFd;
 pub use later::{LateChoice, Later};

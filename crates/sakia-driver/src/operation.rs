@@ -149,7 +149,9 @@ pub unsafe trait Operation: 'static {
     fn class(&self) -> Class;
 
     /// Returns the request as a ring takes it; `None` if rings have no such operation. Called once the value
-    /// has its final address, perhaps more than once, before the kernel sees it. `user_data` is overwritten.
+    /// has the address that it keeps until the request has ended, perhaps more than once, before the kernel
+    /// sees it. `user_data` is overwritten. A request by a plain call that did nothing has ended: then the
+    /// value may move, and be asked again.
     #[inline(always)]
     fn entry(&mut self) -> Option<Sqe> {
         None
@@ -462,8 +464,8 @@ pub(crate) trait InPlace: Copy {
     fn mount(&self) -> Option<Rc<Mount>>;
 }
 
-/// The operation of this type in a cell. Each method borrows it only for its own duration: in between, a
-/// plain call may write to memory within it.
+/// The operation of this type in a cell, or on its way there. Each method borrows it only for its own
+/// duration: in between, a plain call may write to memory within it.
 pub(crate) struct Placed<O>(NonNull<O>);
 
 impl<O> Clone for Placed<O> {
@@ -483,6 +485,15 @@ impl<O: Operation> Placed<O> {
     pub(crate) unsafe fn new(cell: NonNull<Cell>) -> Self {
         // SAFETY: the caller says that the cell holds such an operation.
         Self(unsafe { Erased::<O>::place(cell) })
+    }
+
+    /// # Safety
+    ///
+    /// - The operation lives, and is not moved, as long as the value is used, and only the plain calls for it
+    ///   access it otherwise.
+    #[inline(always)]
+    pub(crate) unsafe fn at(place: NonNull<O>) -> Self {
+        Self(place)
     }
 
     #[inline(always)]

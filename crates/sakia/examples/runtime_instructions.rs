@@ -15,8 +15,8 @@
 //! taken without a runtime, a task or a waker. So its count is that of the driver alone, on a ring.
 //!
 //! Usage: `runtime_instructions DRIVER OPERATION COUNT`, with the driver `uring` or `poll`, and the operation
-//! `yield`, `spawn`, `read-at FILE`, `read FILE`, `datagrams IN-FLIGHT`, `echo CONNECTIONS` or
-//! `echo-no-tasks CONNECTIONS`, whose argument comes last.
+//! `yield`, `spawn`, `read-at FILE`, `read-at-uncached FILE`, `read FILE`, `datagrams IN-FLIGHT`,
+//! `echo CONNECTIONS` or `echo-no-tasks CONNECTIONS`, whose argument comes last.
 
 use std::cell::Cell;
 use std::error::Error;
@@ -68,6 +68,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("yield", []) => run(&runtime, yields(count)),
         ("spawn", []) => run(&runtime, spawns(count)),
         ("read-at", [file]) => run(&runtime, reads_at(count, file.into())),
+        ("read-at-uncached", [file]) => run(&runtime, uncached_reads_at(count, file.into())),
         ("read", [file]) => run(&runtime, reads(count, file.into())),
         ("datagrams", [in_flight]) => run(&runtime, datagrams(count, in_flight.parse()?)),
         ("echo", [connections]) => run(&runtime, echoes(count, connections.parse()?)),
@@ -108,6 +109,24 @@ async fn reads_at(count: usize, path: PathBuf) -> io::Result<usize> {
     let mut buf = vec![0; BLOCK_BYTES];
     let mut done = 0;
     for _ in 0..count {
+        let (result, read) = file.read_at(buf, 0).await;
+        assert_eq!(result?, BLOCK_BYTES);
+        buf = read;
+        done += 1;
+    }
+    Ok(done)
+}
+
+/// Before each read the page cache forgets the file, which no other program may have mapped.
+async fn uncached_reads_at(count: usize, path: PathBuf) -> io::Result<usize> {
+    let cached = std::fs::File::open(&path)?;
+    // Only what the disk has can be forgotten.
+    cached.sync_all()?;
+    let file = File::open(path).await?;
+    let mut buf = vec![0; BLOCK_BYTES];
+    let mut done = 0;
+    for _ in 0..count {
+        rustix::fs::fadvise(&cached, 0, None, rustix::fs::Advice::DontNeed)?;
         let (result, read) = file.read_at(buf, 0).await;
         assert_eq!(result?, BLOCK_BYTES);
         buf = read;

@@ -72,12 +72,19 @@ pub(super) const READ: Operation = Operation { name: "read", has_file: true, ..T
 pub(super) const ECHO: Operation = Operation { name: "echo", connections: Some(1), ..TASK };
 
 /// Receives datagrams, and sends them back.
-const DATAGRAMS: Operation = Operation { name: "datagrams", ..ECHO };
+pub(super) const DATAGRAMS: Operation = Operation { name: "datagrams", ..ECHO };
+/// Lets the other tasks run: a turn, and nothing else.
+pub(super) const YIELD: Operation = Operation { name: "yield", ..TASK };
+/// Reads an open file.
+pub(super) const READ_AT: Operation = Operation { name: "read-at", has_file: true, ..TASK };
+/// The same, from the disk. Not counted with the others: their number of turns depends on the disk.
+pub(super) const READ_AT_UNCACHED: Operation =
+    Operation { name: "read-at-uncached", has_file: true, ..TASK };
 
 const OPERATIONS: [Operation; 12] = [
-    Operation { name: "yield", ..TASK },
+    YIELD,
     Operation { name: "spawn", ..TASK },
-    Operation { name: "read-at", has_file: true, ..TASK },
+    READ_AT,
     READ,
     ECHO,
     Operation { name: "echo", connections: Some(64), ..TASK },

@@ -9,7 +9,7 @@ use crate::call::{self, Call};
 use crate::counters::OpKind;
 use crate::decide::{Attempt, CallMode, Retry, Route, Rules};
 use crate::fd::{Fd, Transferred};
-use crate::handle::{Handle, Op};
+use crate::handle::{Begun, Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{filled, transfer_len};
 use crate::sys::Direction;
@@ -124,6 +124,33 @@ impl Handle {
         self.start(Read::new(self.held(fd), buf, offset, 0))
     }
 
+    /// Reads as [`read`](Handle::read), for callers that await the result at once: if a plain call has it, as
+    /// for bytes in the page cache, no operation is left to be awaited.
+    ///
+    /// # Errors
+    /// Those of [`read`](Handle::read), in the result.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Auto, Begun, Bypass, Driver, Rules};
+    ///
+    /// let driver = Driver::new(Auto::detect()?.0);
+    /// driver.set_bypass(&Bypass::Rules(Rules::default()));
+    /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
+    /// match driver.begin_read(&file, vec![0; 7], 1) {
+    ///     Begun::Done((result, buf)) => assert_eq!(&buf[..result?], b"package"),
+    ///     Begun::Op(_read) => println!("to be awaited: the page cache does not have it"),
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Kernel
+    /// As [`read`](Handle::read).
+    #[inline(always)]
+    pub fn begin_read<T: IoBufMut>(&self, fd: &Fd, buf: T, offset: u64) -> Begun<Read<T>> {
+        self.begin(Read::new(self.held(fd), buf, offset, 0))
+    }
+
     /// Reads as [`read`](Handle::read), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and
     /// `RWF_APPEND`.
     ///
@@ -208,6 +235,19 @@ impl Handle {
     #[inline(always)]
     pub fn write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Op<Write<T>> {
         self.start(Write { fd: self.held(fd), buf, offset, flags: 0 })
+    }
+
+    /// Writes as [`write`](Handle::write), for callers that await the result at once; see
+    /// [`begin_read`](Handle::begin_read).
+    ///
+    /// # Errors
+    /// Those of [`write`](Handle::write), in the result.
+    ///
+    /// # Kernel
+    /// As [`write`](Handle::write).
+    #[inline(always)]
+    pub fn begin_write<T: IoBuf>(&self, fd: &Fd, buf: T, offset: u64) -> Begun<Write<T>> {
+        self.begin(Write { fd: self.held(fd), buf, offset, flags: 0 })
     }
 
     /// Writes as [`write`](Handle::write), with the kernel's flags `RWF_DSYNC`, `RWF_SYNC`, `RWF_NOWAIT` and

@@ -14,8 +14,8 @@ use std::sync::Arc;
 use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
-    BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents, RegisteredBuf,
-    Room, SyncRange,
+    Begun, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents,
+    RegisteredBuf, Room, SyncRange,
 };
 
 use super::direct::Direct;
@@ -431,7 +431,10 @@ impl File {
     pub async fn read_at<T: IoBufMut>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
         buf_try!(check_offset(offset), buf);
         // The common, successful path is in one piece here, and the rest boxed.
-        let (result, buf) = self.driver.read(&self.fd, buf, offset).await;
+        let (result, buf) = match self.driver.begin_read(&self.fd, buf, offset) {
+            Begun::Done(done) => done,
+            Begun::Op(read) => read.await,
+        };
         match result {
             Ok(count) => (Ok(count), buf),
             Err(error) => Box::pin(self.read_failed(error, buf, offset)).await,
@@ -642,7 +645,10 @@ impl File {
     pub async fn write_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<usize, T> {
         buf_try!(self.check_write(offset), buf);
         // As in `read_at`.
-        let (result, buf) = self.driver.write(&self.fd, buf, offset).await;
+        let (result, buf) = match self.driver.begin_write(&self.fd, buf, offset) {
+            Begun::Done(done) => done,
+            Begun::Op(write) => write.await,
+        };
         match result {
             Ok(count) => (Ok(count), buf),
             Err(error) => Box::pin(self.write_failed(error, buf, offset)).await,

@@ -250,12 +250,16 @@ impl Local {
 
     /// As [`sleep_limit`](Local::sleep_limit), for a thread that has nothing to do and is about to sleep. If
     /// no other event can happen, virtual time advances here; then there is no sleep.
+    #[inline]
     pub(crate) fn pass_time(&self, limit: Option<Duration>) -> Option<Duration> {
+        if self.timers.wheel.borrow().is_idle() { limit } else { self.pass_to_timer(limit) }
+    }
+
+    fn pass_to_timer(&self, limit: Option<Duration>) -> Option<Duration> {
         let Clock::Virtual(now) = self.timers.clock.get() else {
             return self.sleep_limit(limit);
         };
-        let has_operations = self.driver.in_flight() > 0 || self.driver.has_deferred();
-        if has_operations || self.timers.wheel.borrow().is_idle() {
+        if self.driver.in_flight() > 0 || self.driver.has_deferred() {
             return limit;
         }
         let passed = self.sleep_limit(limit)?;

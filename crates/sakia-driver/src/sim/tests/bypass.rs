@@ -8,8 +8,8 @@ use sakia_ring::Opcode;
 use crate::sim::random::Random;
 use crate::sim::{FaultKind, PlainFault, Routes, Sim, SimBuilder, SimHandle, Target};
 use crate::{
-    Bypass, Driver, Fd, KindCounters, MountFacts, Op, OpKind, Operation, Rules, Support, Wait,
-    WholeFile,
+    Begun, Bypass, CURRENT_POSITION, Counters, Driver, Fd, KindCounters, MountFacts, Op, OpKind,
+    Operation, Rules, Support, Wait, WholeFile,
 };
 
 use super::SEEDS;
@@ -594,4 +594,80 @@ fn random_programs_lose_nothing_and_are_the_same_again() {
     }
     let is_long = !cfg!(miri);
     assert!(inline > 0 && !(is_long && injected.contains(&0)), "{inline} {injected:?}");
+}
+
+// ---- operations without a slot -----------------------------------------------------------------
+
+/// Awaits an operation that was begun.
+fn end<O: Operation>(driver: &Driver, begun: Begun<O>) -> O::Output {
+    match begun {
+        Begun::Done(output) => output,
+        Begun::Op(mut op) => finish(driver, &mut op),
+    }
+}
+
+/// The result of a transfer, and its bytes.
+type Transferred = (Result<usize, Option<i32>>, Vec<u8>);
+
+/// Random reads and writes with every fault, each awaited at once: started, or begun. Returns all results,
+/// the counters, and the injected faults.
+fn transfers(seed: u64, are_begun: bool) -> (Vec<Transferred>, Counters, [u64; 3]) {
+    let builder = Sim::builder(seed).chaos(2000).refuses_to_wait(!seed.is_multiple_of(3));
+    let sim = builder.plain_calls(!seed.is_multiple_of(7)).build();
+    let handle = sim.handle();
+    handle.create_file("file", content(1000));
+    let driver = Driver::new(sim);
+    driver.set_bypass(Bypass::Rules(Rules::default()));
+    let open = |flags: rustix::fs::OFlags| loop {
+        if let Ok(fd) = finish(&driver, &mut driver.open(None, c"file".into(), flags.bits(), 0)) {
+            break fd;
+        }
+    };
+    let files = [
+        open(rustix::fs::OFlags::RDWR),
+        open(rustix::fs::OFlags::RDONLY),
+        open(rustix::fs::OFlags::RDWR | rustix::fs::OFlags::APPEND),
+    ];
+    let queued = driver.handle().without_bypass();
+    let mut random = Random::new(seed ^ 1);
+    let mut results = Vec::new();
+    for _ in 0..if cfg!(miri) { 20 } else { 200 } {
+        let (offset, len) = (random.below(1100), random.below(40) as usize);
+        let file = &files[random.below(3) as usize];
+        let offset = if random.below(9) == 0 { CURRENT_POSITION } else { offset };
+        let handle_of = if random.below(9) == 0 { &queued } else { driver.handle() };
+        let (result, buf) = match random.below(8) {
+            0 => {
+                handle.advance(Duration::from_millis(random.below(200)));
+                continue;
+            }
+            1 => {
+                // More than a turn has calls for.
+                (0..100).for_each(|_| drop(driver.read(&files[0], vec![0; 1], 0)));
+                continue;
+            }
+            2 | 3 if are_begun => end(&driver, handle_of.begin_write(file, vec![1; len], offset)),
+            2 | 3 => finish(&driver, &mut handle_of.write(file, vec![1; len], offset)),
+            _ if are_begun => end(&driver, handle_of.begin_read(file, vec![0; len], offset)),
+            _ => finish(&driver, &mut handle_of.read(file, vec![0; len], offset)),
+        };
+        results.push((result.map_err(|error| error.raw_os_error()), buf));
+    }
+    drop(files);
+    let end = driver.handle().clone();
+    assert_eq!(driver.shutdown(Duration::from_secs(10)).leaked, 0);
+    let kinds = [FaultKind::PlainBlocks, FaultKind::PlainEnd, FaultKind::PlainStall];
+    (results, end.counters(), kinds.map(|kind| handle.injected(kind)))
+}
+
+/// A transfer that is begun does all that one that is started does, but for the slot.
+#[test]
+fn what_is_begun_is_what_is_started() {
+    for seed in 0..SEEDS {
+        let (started, begun) = (transfers(seed, false), transfers(seed, true));
+        for (number, (started, begun)) in started.0.iter().zip(&begun.0).enumerate() {
+            assert_eq!(begun, started, "seed {seed}, transfer {number}");
+        }
+        assert_eq!(begun, started, "seed {seed}");
+    }
 }
