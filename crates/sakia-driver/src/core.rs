@@ -225,11 +225,14 @@ impl Core {
         rules: Option<&Rules>,
     ) -> SlotRef {
         let (slot, class, operation) = self.place(operation);
-        let route = match self.phase {
-            Phase::Running => operation.route(rules.unwrap_or(&self.inline.rules)),
-            _ => Route::Queue,
-        };
-        self.send(slot, class, operation, route)
+        if self.phase == Phase::Running {
+            let route = operation.route(rules.unwrap_or(&self.inline.rules));
+            if !self.is_for_queue(slot, class, operation, route) {
+                return slot;
+            }
+        }
+        self.queue(slot, class, operation);
+        slot
     }
 
     /// The same, by a route that is known.
@@ -240,7 +243,10 @@ impl Core {
         route: Route,
     ) -> SlotRef {
         let (slot, class, operation) = self.place(operation);
-        self.send(slot, class, operation, route)
+        if self.is_for_queue(slot, class, operation, route) {
+            self.queue(slot, class, operation);
+        }
+        slot
     }
 
     /// Performs an operation that has no slot, if a plain call is its route and does not wait.
@@ -290,22 +296,22 @@ impl Core {
         (slot, class, operation)
     }
 
-    /// Performs an operation that has just got its slot, or sends it on its route.
+    /// Performs an operation that has just got its slot, or sends it on its route, unless that is the queue.
     #[inline(always)]
-    fn send(
+    fn is_for_queue(
         &mut self,
         slot: SlotRef,
         class: Class,
         operation: impl InPlace,
         route: Route,
-    ) -> SlotRef {
+    ) -> bool {
         match route {
-            Route::Queue => self.queue(slot, class, operation),
+            Route::Queue => return true,
             Route::Now(mode) => {
                 if self.has_inline_budget() {
                     if let Some(completion) = self.perform(mode, operation) {
                         self.finish(slot, completion);
-                        return slot;
+                        return false;
                     }
                 } else if mode == CallMode::Blocking
                     || !self.batches_well(slot)
@@ -314,13 +320,13 @@ impl Core {
                     // Without the plain call, the queue would hand the operation to a worker, or wait for
                     // it, or has turned out to cost more.
                     self.defer(slot);
-                    return slot;
+                    return false;
                 }
                 self.queue_refused(slot, class);
             }
             other => self.push_elsewhere(slot, other),
         }
-        slot
+        false
     }
 
     /// Starts an operation whose result no caller waits for: its completion disposes of it.
