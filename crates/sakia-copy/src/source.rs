@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use sakia::fs::{AlignedBuf, Dir, File, OpenOptions};
 use sakia::io::IoBuf;
 use sakia_driver::calls::is_in_memory;
-use sakia_driver::{Attempt, CallMode, CallSupport, FileHint};
+use sakia_driver::{Attempt, CallMode, FileHint};
 
 use crate::crew::{Fiber, Job};
 use crate::kernel;
@@ -84,10 +84,8 @@ impl<J: Job> Fiber<J> {
             return Ok(Source::Plain(opened?));
         }
         match places.with_room(|| sys::open_now(above.as_fd(), name, flags))? {
-            Attempt::Done(fd) => Ok(Source::Plain(fd)),
-            Attempt::WouldBlock | Attempt::Unsupported => {
-                self.open_waiting(above, name, flags).await
-            }
+            Some(fd) => Ok(Source::Plain(fd)),
+            None => self.open_waiting(above, name, flags).await,
         }
     }
 
@@ -155,12 +153,10 @@ impl<J: Job> Fiber<J> {
         reads: &FileHint,
     ) -> io::Result<usize> {
         self.tally.counters.plain_calls += 1;
-        if matches!(reads.support(), CallSupport::Unknown | CallSupport::NonBlocking) {
+        if reads.mode() == Some(CallMode::NonBlocking) {
             match kernel::read_nowait(source.as_fd(), &mut buf[range.clone()], offset)? {
                 // It may mean that nothing was available without waiting.
-                Attempt::Done(0) => {
-                    return Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?);
-                }
+                Attempt::Done(0) => {}
                 Attempt::Done(count) => return Ok(count),
                 Attempt::WouldBlock => return self.read_waiting(source, buf, range, offset).await,
                 Attempt::Unsupported => {
@@ -168,9 +164,9 @@ impl<J: Job> Fiber<J> {
                 }
             }
         }
-        match reads.support() {
-            CallSupport::None => self.read_waiting(source, buf, range, offset).await,
-            _ => Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?),
+        match reads.mode() {
+            None => self.read_waiting(source, buf, range, offset).await,
+            Some(_) => Ok(sys::read_at(source.as_fd(), &mut buf[range], offset)?),
         }
     }
 

@@ -41,15 +41,12 @@ pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Opens a cached entry; [`WouldBlock`](Attempt::WouldBlock) if the open would.
-pub(crate) fn open_now(
-    dir: BorrowedFd<'_>,
-    name: &CStr,
-    flags: OFlags,
-) -> Result<Attempt<OwnedFd>> {
+/// Opens a cached entry; `None` if the open would block.
+pub(crate) fn open_now(dir: BorrowedFd<'_>, name: &CStr, flags: OFlags) -> Result<Option<OwnedFd>> {
     match kernel::open_cached(dir, name, flags)? {
-        Attempt::Unsupported => open(dir, name, flags).map(Attempt::Done),
-        attempt => Ok(attempt),
+        Attempt::Done(fd) => Ok(Some(fd)),
+        Attempt::WouldBlock => Ok(None),
+        Attempt::Unsupported => open(dir, name, flags).map(Some),
     }
 }
 
