@@ -32,7 +32,6 @@
 
 mod copy;
 mod crew;
-mod delays;
 mod kernel;
 mod options;
 mod pace;

@@ -134,6 +134,8 @@ pub use buf::{
 pub use connection::{Connection, Datagram, DatagramOptions, DatagramReceiver, Incoming, RecvBuf};
 pub use core::{Attention, Overdue, PlainCall, Wait, WatchLimits};
 pub use counters::{Counters, KindCounters, OpKind};
+#[doc(hidden)] // for `sakia-copy`, which has no rules of its own
+pub use decide::Delays;
 #[doc(hidden)] // for the crates above, which take their limits from here
 pub use decide::limits;
 pub use decide::{

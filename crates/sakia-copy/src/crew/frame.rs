@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use rustix::fs::FileType;
 use rustix::io::Errno;
+use sakia_driver::limits;
 
 use super::{Folder, Job};
 use crate::place::OpenDir;
@@ -23,8 +24,6 @@ const FULL: usize = (BATCH_BYTES - 2 * 24) / (24 + 256);
 /// The limit of known directories that are not begun; above it they are begun before the rest of the parent
 /// is read, which bounds the memory.
 const UNITS_MAX: usize = 4096;
-/// A generous estimate of the time to read a cached entry.
-const ENTRY: Duration = Duration::from_nanos(500);
 
 /// A directory that is being read.
 pub(crate) struct Frame<J: Job> {
@@ -159,7 +158,7 @@ impl List {
 
     /// Returns the usual time to read it from a cache.
     pub(super) fn usual_time(&self) -> Duration {
-        ENTRY * (self.entries.len() + self.folders.len()) as u32
+        limits::ENTRY_TIME * (self.entries.len() + self.folders.len()) as u32
     }
 
     fn push(&mut self, name: &[u8], kind: FileType, inode: u64) {

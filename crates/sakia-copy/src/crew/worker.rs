@@ -8,10 +8,10 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::FileType;
 use sakia::{JoinHandle, Resource};
+use sakia_driver::Delays;
 
 use super::fiber::{Fiber, Kit};
 use super::{Crew, Frame, Job, Share, Unit};
-use crate::delays::Delays;
 
 /// Descriptors that a fiber needs: two files, and two more while a directory is opened, or for a helper.
 const FIBER_DESCRIPTORS: u64 = 4;

@@ -92,6 +92,21 @@ pub const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// The longest pause.
 pub const PAUSE_MAX: Duration = Duration::from_secs(6);
 
+// ---- calls in place or on another thread ---------------------------------------------------------------
+
+/// A moving average of latencies covers about this number of calls.
+pub const LATENCY_CALLS: u32 = 16;
+
+/// The most that one call adds to it. Chosen: above [`LANE_TIME`] in the average only after two slow calls in
+/// short succession.
+pub const LATENCY_MAX: Duration = Duration::from_micros(400);
+
+/// With an average above [`LANE_TIME`], one in this many calls is made in place, to notice a change.
+pub const LANE_PROBE: u32 = 8;
+
+/// A generous estimate of the time to read a cached entry of a directory, which is no wait.
+pub const ENTRY_TIME: Duration = Duration::from_nanos(500);
+
 // ---- mounts --------------------------------------------------------------------------------------------
 
 /// Opens between two readings of the table of mounts.

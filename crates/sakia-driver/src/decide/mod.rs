@@ -10,17 +10,19 @@
 //! The driver learns from calls:
 //! - per *file*, in two bits, whether reads find their bytes in the page cache ([`FileHint`]);
 //! - per *mount*, from the file system's type and its results, whether it supports non-blocking calls, and
-//!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]).
+//!   whether plain calls have lately been slow ([`Mount`], [`Breaker`]);
+//! - per *thread of a copy*, how long calls took that it made in place of another thread ([`Delays`]).
 //!
 //! The plain calls of a turn are bounded ([`InlineBudget`]), in number and, while tasks are polled, in time;
 //! further ones wait for the next turns, in order.
 //!
-//! Used by the driver's thread only.
+//! A value belongs to one thread, except a [`FileHint`] and a [`Breaker`], which threads may share.
 
 mod breaker;
 mod budget;
 mod chooser;
 mod crowd;
+mod delays;
 mod hint;
 pub mod limits;
 mod mount;
@@ -34,6 +36,7 @@ pub(crate) use self::breaker::{Breaker, Timing};
 pub(crate) use self::budget::InlineBudget;
 pub(crate) use self::crowd::Crowd;
 pub use self::crowd::CrowdFigures;
+pub use self::delays::Delays;
 pub use self::hint::{CallSupport, FileHint};
 pub(crate) use self::mount::{Mount, Mounts, Place, local_route};
 pub use self::mount::{MountFacts, Support};

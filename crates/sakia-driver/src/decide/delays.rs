@@ -1,4 +1,4 @@
-//! Decides whether calls that may wait for a disk are made in place.
+//! Decides whether calls that may wait for a disk are made in place, on a thread of `sakia-copy`.
 //!
 //! A name missing in a cache says little: its block may have been read along with others. A kernel worker or
 //! another thread can wait instead, which costs more than the call itself if there is nothing to wait for; a
@@ -9,43 +9,38 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use sakia_driver::limits;
+use super::limits;
 
-/// The limit of a single call's weight: one slow call does not change the decision, two in short succession
-/// do.
-const MOST: Duration = Duration::from_micros(400);
-/// The average covers about this number of calls.
-const CALLS: u32 = 16;
-/// One in this many slow calls is made in place.
-const PROBE: u32 = 8;
-
-/// The latency of one worker's calls of a kind that it made in place.
-pub(crate) struct Delays {
+/// The latency of one thread's calls of a kind that it made in place.
+#[derive(Debug)]
+pub struct Delays {
     average: Cell<Duration>,
     handed_over: Cell<u32>,
-    /// The worker has nothing else to do meanwhile.
+    /// The thread has nothing else to do meanwhile.
     is_alone: bool,
 }
 
 impl Delays {
     /// Returns the state before the first call. With `is_alone` all calls are made in place.
-    pub(crate) fn new(is_alone: bool) -> Self {
+    pub fn new(is_alone: bool) -> Self {
         Self { average: Cell::default(), handed_over: Cell::default(), is_alone }
     }
 
     /// Returns whether the next call is made in place.
-    pub(crate) fn is_in_place(&self) -> bool {
+    pub fn is_in_place(&self) -> bool {
         if self.is_alone || self.average.get() <= limits::LANE_TIME {
             return true;
         }
         let count = self.handed_over.get() + 1;
-        self.handed_over.set(count % PROBE);
-        count == PROBE
+        self.handed_over.set(count % limits::LANE_PROBE);
+        count == limits::LANE_PROBE
     }
 
     /// Records the latency of a call made in place.
-    pub(crate) fn took(&self, time: Duration) {
-        self.average.set((self.average.get() * (CALLS - 1) + time.min(MOST)) / CALLS);
+    pub fn took(&self, time: Duration) {
+        let counted = time.min(limits::LATENCY_MAX);
+        let others = self.average.get() * (limits::LATENCY_CALLS - 1);
+        self.average.set((others + counted) / limits::LATENCY_CALLS);
     }
 }
 
