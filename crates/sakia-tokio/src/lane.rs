@@ -1,8 +1,8 @@
 //! Threads for blocking work, which continues when its future is dropped.
 //!
-//! There are two lanes. Work on a local file system, which ends by itself, goes to the narrow one. Work that
-//! may block for ever, such as the open of a FIFO, or that depends on another machine, goes to the wide one,
-//! and never delays local files.
+//! Each [`Lane`] has its own. Work on a local file system, which ends by itself, goes to the bounded one.
+//! Work that may block for ever, such as the open of a FIFO, or that depends on another machine, goes to the
+//! elastic one, and never delays local files.
 //!
 //! Work that was started is finished even if its future is dropped, as in tokio. A runtime that ends waits
 //! for it, and so does a program that ends with its runtime:
@@ -21,54 +21,38 @@ use std::task::{Context, Poll, Waker};
 use sakia::blocking::Pool;
 use sakia::engine::__private::{PerProcess, block_on};
 use sakia::{BlockingHandle, Engine};
+use sakia_driver::Lane;
 use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 
 /// The limit of queued jobs: that of their callers.
 const QUEUE_MAX: usize = u32::MAX as usize;
 
-/// The lane of a job.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lane {
-    /// For work that ends by itself.
-    Narrow,
-    /// For work that depends on another program or machine.
-    Wide,
+/// Returns the threads of a lane.
+fn pool(lane: Lane) -> &'static Pool {
+    static BOUNDED: PerProcess<Pool> = PerProcess::new();
+    static ELASTIC: PerProcess<Pool> = PerProcess::new();
+    let (pool, threads) = match lane {
+        Lane::Bounded => (&BOUNDED, 64),
+        Lane::Elastic => (&ELASTIC, 512),
+    };
+    pool.get_or_init(|| Pool::builder().threads(threads).queue(QUEUE_MAX).build())
 }
 
-impl Lane {
-    fn pool(self) -> &'static Pool {
-        static NARROW: PerProcess<Pool> = PerProcess::new();
-        static WIDE: PerProcess<Pool> = PerProcess::new();
-        let (pool, threads) = match self {
-            Self::Narrow => (&NARROW, 64),
-            Self::Wide => (&WIDE, 512),
-        };
-        pool.get_or_init(|| Pool::builder().threads(threads).queue(QUEUE_MAX).build())
-    }
+/// Starts blocking work. It continues if the handle is dropped.
+pub(crate) fn begin<T: Send + 'static>(
+    lane: Lane,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Job<T> {
+    Job(pool(lane).spawn(f))
+}
 
-    /// Starts blocking work. It continues if the handle is dropped.
-    pub(crate) fn begin<T: Send + 'static>(self, f: impl FnOnce() -> T + Send + 'static) -> Job<T> {
-        Job(self.pool().spawn(f))
-    }
-
-    /// Does blocking work. It continues if the future is dropped; if it `changes` a file, a runtime that
-    /// ends waits for it.
-    pub(crate) async fn finish<T: Send + 'static>(
-        self,
-        changes: bool,
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> io::Result<T> {
-        if changes { self.begin_lasting(f).await } else { self.begin(f).await }
-    }
-
-    /// As [`begin`](Lane::begin), for work that an ending runtime should wait for.
-    pub(crate) fn begin_lasting<T: Send + 'static>(
-        self,
-        f: impl FnOnce() -> T + Send + 'static,
-    ) -> Lasting<Job<T>> {
-        Lasting::new(self, self.begin(f))
-    }
+/// As [`begin`], for work that an ending runtime should wait for.
+pub(crate) fn begin_lasting<T: Send + 'static>(
+    lane: Lane,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> Lasting<Job<T>> {
+    Lasting::new(lane, begin(lane, f))
 }
 
 /// Sends a request to the process's engine. Its errors are the kernel's.
@@ -85,7 +69,7 @@ pub(crate) async fn order<F, T>(request: impl FnOnce(&'static Engine) -> F) -> i
 where
     F: Work<Output = io::Result<T>>,
 {
-    ask(|engine| Lasting::new(Lane::Narrow, request(engine))).await
+    ask(|engine| Lasting::new(Lane::Bounded, request(engine))).await
 }
 
 /// Returns the error without the context that the engine adds.
@@ -143,10 +127,10 @@ impl<F: Work> Drop for Lasting<F> {
         if Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop())).is_ready() {
             return;
         }
-        let rest = Rest { work: Some(work), ends: self.lane == Lane::Narrow };
+        let rest = Rest { work: Some(work), ends: self.lane == Lane::Bounded };
         match &self.runtime {
             Some(runtime) => drop(runtime.spawn_blocking(move || rest.wait())),
-            None => Lane::Wide.pool().spawn(move || rest.wait()).detach(),
+            None => pool(Lane::Elastic).spawn(move || rest.wait()).detach(),
         }
     }
 }

@@ -7,23 +7,26 @@ use rustix::fs::{AtFlags, FileType, Statx, StatxFlags};
 use rustix::io::Errno;
 
 use super::is_in_memory;
+use crate::decide::Lane;
 
-/// Returns whether operations on an open file end by themselves: it is on a local device, or in memory.
-/// Involves no other machine.
+/// Returns the lane of operations on an open file: the bounded one if they end by themselves, since the file
+/// is on a local device, or in memory. Involves no other machine.
 ///
 /// # Examples
 /// ```
-/// use sakia_driver::calls::ends_by_itself;
+/// use sakia_driver::Lane;
+/// use sakia_driver::calls::lane_of;
 ///
 /// let (reader, _writer) = std::io::pipe()?;
-/// assert!(!ends_by_itself(&reader), "the writer may never come");
+/// assert_eq!(lane_of(&reader), Lane::Elastic, "the writer may never come");
 /// # std::io::Result::Ok(())
 /// ```
-pub fn ends_by_itself(file: impl AsFd) -> bool {
-    let Ok(statx) = statx_here(file.as_fd(), StatxFlags::TYPE) else { return false };
+pub fn lane_of(file: impl AsFd) -> Lane {
+    let Ok(statx) = statx_here(file.as_fd(), StatxFlags::TYPE) else { return Lane::Elastic };
     // Without a device it may be remote.
     let is_local = statx.stx_dev_major != 0 || is_in_memory(&file);
-    is_local && ends(FileType::from_raw_mode(statx.stx_mode.into()))
+    let ends = is_local && ends(FileType::from_raw_mode(statx.stx_mode.into()));
+    if ends { Lane::Bounded } else { Lane::Elastic }
 }
 
 /// Returns whether opening a path ends by itself, by asking the file system, which may take long.

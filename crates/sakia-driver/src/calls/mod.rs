@@ -24,7 +24,7 @@ use sakia_ring::{CURRENT_POSITION, IoVec};
 pub(crate) use self::cached::open_in_cache;
 pub use self::cached::{is_in_memory, open_cached};
 pub(crate) use self::ends::statx_here;
-pub use self::ends::{ends_by_itself, opens_by_itself};
+pub use self::ends::{lane_of, opens_by_itself};
 pub use self::nowait::{read_nowait, write_nowait};
 use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
 use crate::decide::{Attempt, CallMode};

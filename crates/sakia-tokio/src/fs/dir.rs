@@ -11,7 +11,9 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
-use crate::lane::{Job, Lane};
+use sakia_driver::Lane;
+
+use crate::lane::{Job, begin, begin_lasting};
 
 /// The size of the first batch of entries.
 const FIRST_ENTRIES: usize = 32;
@@ -78,7 +80,7 @@ impl DirBuilder {
         let path = path.as_ref().to_owned();
         let mut builder = std::fs::DirBuilder::new();
         builder.recursive(self.recursive).mode(self.mode.unwrap_or(0o777));
-        Lane::Narrow.begin_lasting(move || builder.create(path)).await?
+        begin_lasting(Lane::Bounded, move || builder.create(path)).await?
     }
 }
 
@@ -106,7 +108,7 @@ impl DirBuilder {
 #[doc(alias = "getdents")]
 pub async fn read_dir(path: impl AsRef<Path>) -> io::Result<ReadDir> {
     let path = path.as_ref().to_owned();
-    let first = Lane::Wide.begin(move || {
+    let first = begin(Lane::Elastic, move || {
         let rest = Some(std::fs::read_dir(path)?);
         io::Result::Ok(Chunk { entries: VecDeque::new(), rest, count: FIRST_ENTRIES }.read())
     });
@@ -204,7 +206,7 @@ impl ReadDir {
                 return Poll::Ready(next.transpose());
             }
             let chunk = std::mem::take(&mut self.here);
-            self.reading = Some(Lane::Wide.begin(move || chunk.read()));
+            self.reading = Some(begin(Lane::Elastic, move || chunk.read()));
         }
     }
 }
@@ -265,7 +267,7 @@ impl DirEntry {
     /// See [`DirEntry`](DirEntry#examples).
     pub async fn metadata(&self) -> io::Result<Metadata> {
         let entry = Arc::clone(&self.inner);
-        Lane::Wide.begin(move || entry.metadata()).await?
+        begin(Lane::Elastic, move || entry.metadata()).await?
     }
 
     /// Returns its type. Most file systems include it in the entry, and then nothing blocks.
@@ -280,6 +282,6 @@ impl DirEntry {
             return Ok(file_type);
         }
         let entry = Arc::clone(&self.inner);
-        Lane::Wide.begin(move || entry.file_type()).await?
+        begin(Lane::Elastic, move || entry.file_type()).await?
     }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime};
 use sakia::Engine;
 use sakia::engine::__private::{Half, Halves, copy_error, repeated};
 use sakia::engine::{ReadShared, Request};
-use sakia_driver::{FileCalls, limits};
+use sakia_driver::{FileCalls, Lane, limits};
 use tokio::io::{AsyncRead, AsyncSeek, AsyncWrite, ReadBuf};
 use tokio::sync::Mutex;
 use tokio::task::coop::{consume_budget, poll_proceed};
@@ -35,7 +35,7 @@ use tokio::task::coop::{consume_budget, poll_proceed};
 use super::buffer::{Unread, make_room};
 use super::handle::{Handle, Lent, step_back};
 use super::{FileTimes, OpenOptions};
-use crate::lane::{Job, Lane, Lasting};
+use crate::lane::{Job, Lasting, begin, begin_lasting};
 
 /// The default limit of one operation in bytes, see [`File::set_max_buf_size`].
 const MAX_BUF_SIZE: usize = 2 << 20;
@@ -259,7 +259,7 @@ impl File {
         let mut inner = self.inner.lock().await;
         inner.settle(&self.handle.std).await?;
         let std = Arc::clone(&self.handle.std);
-        let job = self.handle.lane().begin_lasting(move || std.set_len(size));
+        let job = begin_lasting(self.handle.lane(), move || std.set_len(size));
         inner.flight = Some(Flight::Length(job));
         inner.finish().await;
         inner.cut.take().unwrap_or(Ok(()))
@@ -274,12 +274,12 @@ impl File {
     /// See [`File::set_len`].
     #[doc(alias = "fstat")]
     pub async fn metadata(&self) -> io::Result<Metadata> {
-        if self.handle.lane() == Lane::Narrow {
+        if self.handle.lane() == Lane::Bounded {
             consume_budget().await;
             return self.handle.std.metadata();
         }
         let std = Arc::clone(&self.handle.std);
-        Lane::Wide.begin(move || std.metadata()).await?
+        begin(Lane::Elastic, move || std.metadata()).await?
     }
 
     /// Returns another handle of the same open file: both share one position.
@@ -328,7 +328,7 @@ impl File {
                 Err(std) => std,
             };
             // A call by `&self` was abandoned, and continues by itself.
-            Lane::Narrow.begin(|| thread::sleep(Duration::from_millis(1))).await.ok();
+            begin(Lane::Bounded, || thread::sleep(Duration::from_millis(1))).await.ok();
         }
     }
 
@@ -394,7 +394,7 @@ impl File {
     #[doc(alias = "fchmod")]
     pub async fn set_permissions(&self, perm: Permissions) -> io::Result<()> {
         let std = Arc::clone(&self.handle.std);
-        self.handle.lane().begin_lasting(move || std.set_permissions(perm)).await?
+        begin_lasting(self.handle.lane(), move || std.set_permissions(perm)).await?
     }
 
     /// Sets the file's times, after the operation in flight.
@@ -480,7 +480,7 @@ impl File {
             return Err(copy_error(error));
         }
         let std = Arc::clone(&self.handle.std);
-        self.handle.lane().begin_lasting(move || f(&std)).await?
+        begin_lasting(self.handle.lane(), move || f(&std)).await?
     }
 }
 
@@ -585,7 +585,7 @@ impl Inner {
         memory.resize(start + count, 0);
         self.read_start = start;
         self.flight = Some(match handle.lane() {
-            Lane::Narrow
+            Lane::Bounded
                 if !handle.is_shared()
                     && start == 0
                     && let Ok(engine) = Engine::global()
@@ -595,7 +595,7 @@ impl Inner {
                 let request = engine.read_shared(&lent.std, memory, offset).submit();
                 Flight::Request { request, lent, offset }
             }
-            lane => Flight::Read(lane.begin(move || {
+            lane => Flight::Read(begin(lane, move || {
                 let result = repeated(|| (&*lent.std).read(&mut memory[start..]));
                 (result, memory)
             })),
@@ -705,7 +705,7 @@ impl AsyncWrite for File {
             bytes.clear();
             (result, bytes)
         };
-        inner.flight = Some(Flight::Write(handle.lane().begin_lasting(write)));
+        inner.flight = Some(Flight::Write(begin_lasting(handle.lane(), write)));
         Poll::Ready(Ok(count))
     }
 
@@ -739,11 +739,11 @@ impl AsyncSeek for File {
             (_, position) => position,
         };
         // The end of a file may be known to another machine only.
-        let asks = matches!(position, SeekFrom::End(_)) && handle.lane() == Lane::Wide;
+        let asks = matches!(position, SeekFrom::End(_)) && handle.lane() == Lane::Elastic;
         if asks || handle.is_in_use() {
             let lent = handle.lend();
             let seek = move || (&*lent.std).seek(position);
-            inner.flight = Some(Flight::Seek(handle.lane().begin(seek)));
+            inner.flight = Some(Flight::Seek(begin(handle.lane(), seek)));
         } else {
             inner.end_seek((&*handle.std).seek(position));
         }

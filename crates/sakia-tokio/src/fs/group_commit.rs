@@ -7,11 +7,12 @@ use std::pin::Pin;
 
 use sakia::Engine;
 use sakia::engine;
+use sakia_driver::Lane;
 use tokio::io::AsyncWrite;
 use tokio::task::coop::consume_budget;
 
 use super::File;
-use crate::lane::{Lane, Lasting, plain};
+use crate::lane::{Lasting, plain};
 
 /// Makes a file durable for many tasks at once. `tokio::fs` has no counterpart.
 ///
@@ -94,7 +95,7 @@ impl GroupCommit {
     /// process was stopped.
     pub async fn append(&self, bytes: impl Into<Vec<u8>>) -> io::Result<u64> {
         consume_budget().await;
-        let append = Lasting::new(Lane::Narrow, self.group.append(bytes.into()));
+        let append = Lasting::new(Lane::Bounded, self.group.append(bytes.into()));
         append.await.0.map_err(plain)
     }
 
@@ -105,7 +106,7 @@ impl GroupCommit {
     /// As [`append`](GroupCommit::append) and [`commit`](GroupCommit::commit).
     pub async fn append_durable(&self, bytes: impl Into<Vec<u8>>) -> io::Result<u64> {
         consume_budget().await;
-        let append = Lasting::new(Lane::Narrow, self.group.append_durable(bytes.into()));
+        let append = Lasting::new(Lane::Bounded, self.group.append_durable(bytes.into()));
         append.await.0.map_err(plain)
     }
 
@@ -117,7 +118,7 @@ impl GroupCommit {
     /// process was stopped.
     pub async fn commit(&self) -> io::Result<()> {
         consume_budget().await;
-        Lasting::new(Lane::Narrow, self.group.commit()).await.map_err(plain)
+        Lasting::new(Lane::Bounded, self.group.commit()).await.map_err(plain)
     }
 }
 

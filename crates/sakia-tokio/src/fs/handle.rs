@@ -7,9 +7,8 @@ use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
-use sakia_driver::calls::ends_by_itself;
-
-use crate::lane::Lane;
+use sakia_driver::Lane;
+use sakia_driver::calls::lane_of;
 
 /// An open file. Operations on threads hold the descriptor, too, until they end.
 #[derive(Debug)]
@@ -33,7 +32,7 @@ impl Handle {
 
     /// Wraps a regular file of this machine.
     pub(super) fn local(std: File) -> Self {
-        Self { lane: OnceLock::from(Lane::Narrow), ..Self::new(std) }
+        Self { lane: OnceLock::from(Lane::Bounded), ..Self::new(std) }
     }
 
     /// Returns another descriptor of the same open file.
@@ -46,10 +45,7 @@ impl Handle {
 
     /// Returns the lane of its slow operations.
     pub(super) fn lane(&self) -> Lane {
-        *self.lane.get_or_init(|| match ends_by_itself(&self.std) {
-            true => Lane::Narrow,
-            false => Lane::Wide,
-        })
+        *self.lane.get_or_init(|| lane_of(&self.std))
     }
 
     /// Returns whether transfers bypass the page cache, with aligned memory. Determined once, on a thread

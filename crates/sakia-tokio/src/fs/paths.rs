@@ -4,12 +4,13 @@ use std::fs::{Metadata, Permissions};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use sakia_driver::Lane;
 use sakia_driver::calls::opens_by_itself;
 
-use crate::lane::{Lane, Lasting, ask, order};
+use crate::lane::{Lasting, ask, begin, begin_lasting, order};
 
-/// Runs a function that opens paths: on the wide lane if one of them may block for ever. It is finished even
-/// if the future is dropped; if it `changes` a file, a runtime that ends waits for it.
+/// Runs a function that opens paths: on the elastic lane if one of them may block for ever. It is finished
+/// even if the future is dropped; if it `changes` a file, a runtime that ends waits for it.
 pub(super) async fn opening<T: Send + 'static, const N: usize>(
     paths: [PathBuf; N],
     changes: bool,
@@ -20,12 +21,16 @@ pub(super) async fn opening<T: Send + 'static, const N: usize>(
             Ok(open(&paths))
         } else {
             // From here, since the future may be dropped by now.
-            Err(Lane::Wide.begin(move || open(&paths)))
+            Err(begin(Lane::Elastic, move || open(&paths)))
         }
     };
-    match Lane::Narrow.finish(changes, first).await? {
+    let opened = match changes {
+        true => begin_lasting(Lane::Bounded, first).await?,
+        false => begin(Lane::Bounded, first).await?,
+    };
+    match opened {
         Ok(result) => result,
-        Err(job) if changes => Lasting::new(Lane::Wide, job).await?,
+        Err(job) if changes => Lasting::new(Lane::Elastic, job).await?,
         Err(job) => job.await?,
     }
 }
