@@ -74,12 +74,16 @@ impl FileCalls {
         Self { reads, writes, ..Self::default() }
     }
 
-    /// Returns the calls of a file in memory that was opened with none of `O_APPEND`, `O_DIRECT` and the
-    /// like.
+    /// Returns the calls of a file on this device, as `st_dev`, that was opened with none of `O_APPEND`,
+    /// `O_DIRECT` and the like. Those of a file in memory are known before the first.
     ///
     /// # Examples
     /// As [`with_flags`](Self::with_flags).
-    pub fn in_memory() -> Self {
+    pub fn on_device(fd: BorrowedFd<'_>, device: u64) -> Self {
+        // The device of a file in memory has the major number 0.
+        if rustix::fs::major(device) != 0 || !is_in_memory(fd) {
+            return Self::with_flags(OFlags::empty());
+        }
         let hint = || FileHint::new(CallSupport::Any);
         Self { reads: hint(), writes: hint(), ..Self::default() }
     }

@@ -3,12 +3,11 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{FileType, OFlags, Stat};
 use sakia_driver::FileCalls;
-use sakia_driver::calls::is_in_memory;
 
 use super::Engine;
 use crate::fs::with_c_path;
@@ -110,9 +109,7 @@ pub(super) struct OpenedNow {
 impl OpenedNow {
     /// Returns the calls that read it.
     pub(super) fn calls(&self) -> FileCalls {
-        // A file in memory is on a device with the major number 0.
-        let is_in_memory = rustix::fs::major(self.id.0) == 0 && is_in_memory(&self.fd);
-        if is_in_memory { FileCalls::in_memory() } else { FileCalls::with_flags(OFlags::empty()) }
+        FileCalls::on_device(self.fd.as_fd(), self.id.0)
     }
 
     /// Clears `O_NONBLOCK`.
