@@ -10,8 +10,8 @@ use sakia_ring::{CURRENT_POSITION, IoVec};
 use crate::buf::IoBufMut;
 use crate::calls::nowait;
 use crate::decide::CallMode;
+use crate::decide::limits::BUFFERS_MAX;
 use crate::operation::Completion;
-use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{note_all_filled, note_filled, room_of_all, transfer_len};
 use crate::sys::{self, Direction};
 

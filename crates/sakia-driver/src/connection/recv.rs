@@ -15,10 +15,10 @@ use super::{Connection, Inner, RecvBuf};
 use crate::buf::{BufResult, IoBufMut, fill_with};
 use crate::call::Call;
 use crate::counters::OpKind;
+use crate::decide::limits::BUFFERS_MAX;
 use crate::decide::{Route, Rules, Streams};
 use crate::fd::Fd;
 use crate::operation::{Completion, Delivered, Operation};
-use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{
     PollEvents, Received, ReceivedControl, RecvMessage, SocketRecv, SocketRecvVectored, acts_on,
     room_of_all,

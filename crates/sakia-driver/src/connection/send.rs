@@ -8,9 +8,9 @@ use super::permits::{Permit, WithPermit};
 use super::{Connection, Inner};
 use crate::address::SocketAddress;
 use crate::buf::{BufResult, IoBuf};
+use crate::decide::limits::BUFFERS_MAX;
 use crate::fd::Fd;
 use crate::ops::send_file::SendFile;
-use crate::ops::vectored::BUFFERS_MAX;
 use crate::ops::{ControlMessages, SendMessage, SocketSend, SocketSendVectored};
 
 impl Connection {

@@ -16,6 +16,9 @@ pub const CALL_BYTES: usize = 64 << 10;
 /// from here on the copy is most of the cost of another thread, too (`docs/results/engine.md`).
 pub const CALLER_BYTES: usize = 256 << 10;
 
+/// The most buffers of one vectored call: the kernel's `UIO_MAXIOV`.
+pub const BUFFERS_MAX: usize = 1024;
+
 /// The bytes whose copy costs about as much as the rest of a small call or message (`PLATFORM.md`).
 pub const UNIT_BYTES: u32 = 8 << 10;
 
@@ -28,7 +31,8 @@ pub const LANE_TIME: Duration = Duration::from_micros(30);
 
 // ---- the plain calls of a turn -------------------------------------------------------------------------
 
-/// The plain calls of a turn, in units of a small call.
+/// The plain calls of a turn, in units of a small call; and those in a row on a stream that is adapted for
+/// other ecosystems, before other tasks run.
 pub const TURN_CALLS: u32 = 64;
 
 /// The fewest, when crowds lower the number.

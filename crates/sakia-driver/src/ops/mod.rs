@@ -182,10 +182,10 @@ use std::rc::Rc;
 use rustix::io::{Errno, ReadWriteFlags};
 
 use crate::buf::{BufResult, IoBufMut};
+use crate::decide::limits::BUFFERS_MAX;
 use crate::fd::Owner;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
-use crate::ops::vectored::BUFFERS_MAX;
 
 pub use attribute::{Chmod, Chown, SetTime, Utimens};
 pub use close::Close;

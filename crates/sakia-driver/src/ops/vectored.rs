@@ -5,15 +5,13 @@ use sakia_ring::{IoVec, Sqe};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::call::{self, Call};
 use crate::counters::OpKind;
+use crate::decide::limits::BUFFERS_MAX;
 use crate::decide::{Attempt, CallMode, Retry, Route, Rules};
 use crate::fd::{Fd, Transferred};
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
 use crate::ops::{note_all_filled, room_of_all, transfer_len};
 use crate::sys::Direction;
-
-/// Maximum number of buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
-pub(crate) const BUFFERS_MAX: usize = 1024;
 
 /// Several buffers, of which the first 1024 are used, with the vector that describes them.
 #[derive(Debug)]

@@ -41,8 +41,6 @@ use crate::lane::{Job, Lasting, begin, begin_lasting};
 const MAX_BUF_SIZE: usize = 2 << 20;
 /// Bytes per unit of a task's cooperative budget. A task has 128 units before it yields.
 const BYTES_PER_UNIT: usize = 64 << 10;
-/// The largest number of buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
-const BUFFERS_MAX: usize = 1024;
 
 /// An open file, as a replacement for `tokio::fs::File`.
 ///
@@ -673,7 +671,8 @@ impl AsyncWrite for File {
             inner.write_error = Some(error);
             return Poll::Ready(Ok(count.min(*max_buf_size)));
         }
-        let is_small = count <= limits::CALL_BYTES.min(*max_buf_size) && bufs.len() <= BUFFERS_MAX;
+        let is_small =
+            count <= limits::CALL_BYTES.min(*max_buf_size) && bufs.len() <= limits::BUFFERS_MAX;
         if count == 0 {
             return Poll::Ready(Ok(0));
         }

@@ -8,13 +8,10 @@ use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use sakia_driver::{Connection, Op, PollEvents, ShutdownHow};
+use sakia_driver::{Connection, Op, PollEvents, ShutdownHow, limits};
 
 use super::parts::{Readable, Target, Writable};
 use crate::net::{Stream, TcpStream};
-
-/// Calls in a row without a wait, after which other tasks get their turn.
-const CALLS_MAX: u32 = 64;
 
 /// A connection that is read and written as those of other runtimes are, within [`Compat`](super::Compat):
 /// nothing is buffered here, so bytes that a write took are the kernel's, and there is nothing to flush. See
@@ -97,7 +94,7 @@ impl Direction {
                 (self.calls, self.is_done) = (0, false);
                 result?;
             }
-            if self.calls == CALLS_MAX {
+            if self.calls == limits::TURN_CALLS {
                 self.calls = 0;
                 cx.waker().wake_by_ref();
                 return Poll::Pending;

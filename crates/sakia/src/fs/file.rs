@@ -15,7 +15,7 @@ use rustix::fs::OFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use sakia_driver::{
     Begun, BufResult, CURRENT_POSITION, Fd, FileKind, Handle, IoBuf, IoBufMut, PollEvents,
-    RegisteredBuf, Room, SyncRange,
+    RegisteredBuf, Room, SyncRange, limits,
 };
 
 use super::direct::Direct;
@@ -876,7 +876,7 @@ impl File {
         // The buffers of the next write; `skip` bytes of the first one are written already.
         let (mut batch, mut skip, mut done) = (Vec::new(), 0, 0);
         let result = loop {
-            batch.extend(waiting.by_ref().take(BUFFERS_MAX - batch.len()));
+            batch.extend(waiting.by_ref().take(limits::BUFFERS_MAX - batch.len()));
             if done == total {
                 break Ok(());
             }
@@ -1062,9 +1062,6 @@ impl File {
         Ok(Self::new(current().driver.lend(fd), super::driver(), flags))
     }
 }
-
-/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
-const BUFFERS_MAX: usize = 1024;
 
 /// Refuses offsets beyond the kernel's: these are signed, and -1 stands for the file's position.
 pub(super) fn check_offset(offset: u64) -> io::Result<()> {

@@ -15,9 +15,6 @@ use crate::fs;
 use crate::io::transfer::{buf_try, repeated};
 use crate::io::{BufResult, IoBuf, IoBufMut};
 
-/// The most buffers of one vectored operation: the kernel's `UIO_MAXIOV`.
-const BUFFERS_MAX: usize = 1024;
-
 /// See [`File::read_at`] and [`File::read`].
 pub struct ReadAt<T> {
     file: File,
@@ -283,7 +280,7 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
     }
 
     fn attempt(mut self) -> Attempt<Self> {
-        let used = &self.bufs[..self.bufs.len().min(BUFFERS_MAX)];
+        let used = &self.bufs[..self.bufs.len().min(limits::BUFFERS_MAX)];
         let wanted = total(used.iter().map(T::bytes_room));
         if wanted == 0 {
             return Attempt::Done((Err(Errno::INVAL.into()), self.bufs));
@@ -343,7 +340,7 @@ pub struct WriteVectoredAt<T> {
 impl<T: IoBuf + Send> WriteVectoredAt<T> {
     /// Returns the buffers as the kernel takes them.
     fn parts(bufs: &[T]) -> Vec<IoSlice<'_>> {
-        let used = bufs.iter().take(BUFFERS_MAX);
+        let used = bufs.iter().take(limits::BUFFERS_MAX);
         used.map(|buf| IoSlice::new(buf.as_bytes())).collect()
     }
 }
