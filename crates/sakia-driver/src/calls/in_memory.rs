@@ -93,8 +93,6 @@ unsafe fn parent<'p>(dir: i32, path: u64) -> Option<(OwnedFd, &'p CStr)> {
     let how = OpenHow { flags, mode: 0, resolve: 0 };
     // SAFETY: the bytes end with a NUL: the array has one more than are used.
     let fd = unsafe { open_in_cache(dir, address(directory.as_ptr()), how) }.ok()?;
-    const TMPFS: u64 = 0x0102_1994;
-    const RAMFS: u64 = 0x8584_58f6;
     let kind = rustix::fs::fstatfs(&fd).ok()?.f_type;
-    matches!(kind as u64 & 0xffff_ffff, TMPFS | RAMFS).then_some((fd, name))
+    matches!(kind as u32, abi::TMPFS_MAGIC | abi::RAMFS_MAGIC).then_some((fd, name))
 }
