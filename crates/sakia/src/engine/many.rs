@@ -17,38 +17,26 @@ const DEPTH: usize = 1024;
 /// Many requests as one. See [`Engine::submit_many`](super::Engine::submit_many).
 pub struct Many<C: Call> {
     engine: Engine,
-    /// In the order of asking.
-    parts: Vec<Part<C>>,
-}
-
-enum Part<C: Call> {
-    Open(C),
-    Done(C::Output),
+    /// In the order of asking: the results of those that are done, and the others.
+    parts: Vec<Result<C::Output, C>>,
 }
 
 impl<C: Call> Many<C> {
     pub(super) fn new(engine: &Engine, calls: impl Iterator<Item = C>) -> Self {
-        Self { engine: engine.clone(), parts: calls.map(Part::Open).collect() }
+        Self { engine: engine.clone(), parts: calls.map(Err).collect() }
     }
 
     /// Does all parts that need no wait. Returns the results if all parts are done.
     fn try_all(self) -> Result<Vec<C::Output>, Self> {
-        let attempt = |part: Part<C>| match part {
-            Part::Open(call) => match call.attempt() {
-                Attempt::Done(output) => Part::Done(output),
-                Attempt::Begun(call) | Attempt::Waits(call) => Part::Open(call),
-            },
-            done => done,
+        let attempt = |call: C| match call.attempt() {
+            Attempt::Done(output) => Ok(output),
+            Attempt::Begun(call) | Attempt::Waits(call) => Err(call),
         };
-        let parts: Vec<_> = self.parts.into_iter().map(attempt).collect();
-        if parts.iter().any(|part| matches!(part, Part::Open(_))) {
+        let parts: Vec<_> = self.parts.into_iter().map(|part| part.or_else(attempt)).collect();
+        if parts.iter().any(Result::is_err) {
             return Err(Self { parts, ..self });
         }
-        let output = |part| match part {
-            Part::Done(output) => Some(output),
-            Part::Open(_) => None,
-        };
-        Ok(parts.into_iter().filter_map(output).collect())
+        Ok(parts.into_iter().filter_map(Result::ok).collect())
     }
 }
 
@@ -70,20 +58,17 @@ impl<C: Call> Call for Many<C> {
     }
 
     fn run(self, thread: usize) -> impl Future<Output = Self::Output> + 'static {
-        let part = move |part: Part<C>| async move {
+        let part = move |part| async move {
             match part {
-                Part::Open(call) => call.run(thread).await,
-                Part::Done(output) => output,
+                Ok(output) => output,
+                Err(call) => C::run(call, thread).await,
             }
         };
         stream::iter(self.parts).map(part).buffered(DEPTH).collect()
     }
 
     fn refuse(self, error: io::Error) -> Self::Output {
-        let refuse = |part: Part<C>| match part {
-            Part::Open(call) => call.refuse(copy_error(&error)),
-            Part::Done(output) => output,
-        };
-        self.parts.into_iter().map(refuse).collect()
+        let refuse = |call: C| call.refuse(copy_error(&error));
+        self.parts.into_iter().map(|part| part.unwrap_or_else(refuse)).collect()
     }
 }
