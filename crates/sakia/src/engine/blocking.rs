@@ -7,7 +7,7 @@ use std::panic::Location;
 use sakia_ring::PerProcess;
 
 use super::Engine;
-use super::request::{Attempt, Call, Request};
+use super::request::{Call, Request, Tried};
 use crate::blocking::{BlockingHandle, Pool, shared};
 use crate::join::JoinError;
 
@@ -101,10 +101,10 @@ impl<T: Send + 'static> Call for Blocking<T> {
         &self.engine
     }
 
-    fn attempt(mut self) -> Attempt<Self> {
-        let Some(result) = self.calls.attempt(&self.engine) else { return Attempt::Waits(self) };
+    fn attempt(mut self) -> Tried<Self> {
+        let Some(result) = self.calls.attempt(&self.engine) else { return Tried::Waits(self) };
         self.engine.shared.tally.count(|part| &part.now);
-        Attempt::Done(result)
+        Tried::Done(result)
     }
 
     fn block(self) -> Result<Self::Output, Self> {

@@ -7,7 +7,7 @@ use std::io;
 use futures_util::stream::{self, StreamExt};
 
 use super::Engine;
-use super::request::{Attempt, Call};
+use super::request::{Call, Tried};
 use crate::error::copy_error;
 
 /// The most requests of one batch that are under way at a time: enough for any device, and few enough for
@@ -29,8 +29,8 @@ impl<C: Call> Many<C> {
     /// Does all parts that need no wait. Returns the results if all parts are done.
     fn try_all(self) -> Result<Vec<C::Output>, Self> {
         let attempt = |call: C| match call.attempt() {
-            Attempt::Done(output) => Ok(output),
-            Attempt::Begun(call) | Attempt::Waits(call) => Err(call),
+            Tried::Done(output) => Ok(output),
+            Tried::Begun(call) | Tried::Waits(call) => Err(call),
         };
         let parts: Vec<_> = self.parts.into_iter().map(|part| part.or_else(attempt)).collect();
         if parts.iter().any(Result::is_err) {
@@ -47,8 +47,8 @@ impl<C: Call> Call for Many<C> {
         &self.engine
     }
 
-    fn attempt(self) -> Attempt<Self> {
-        self.try_all().map_or_else(Attempt::Waits, Attempt::Done)
+    fn attempt(self) -> Tried<Self> {
+        self.try_all().map_or_else(Tried::Waits, Tried::Done)
     }
 
     /// Does the part that needs no wait; the rest is better left to a thread of the engine, where several

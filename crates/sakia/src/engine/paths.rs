@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sakia_driver::limits;
 
 use super::blocking::{Blocking, Calls, Code};
-use super::request::{Attempt, Call, Request};
+use super::request::{Call, Request, Tried};
 use super::{Engine, File};
 use crate::error::{Context, Error};
 use crate::fs as tasks;
@@ -435,15 +435,15 @@ impl Call for Open {
         &self.engine
     }
 
-    fn attempt(mut self) -> Attempt<Self> {
+    fn attempt(mut self) -> Tried<Self> {
         if !self.options.only_reads() {
-            return Attempt::Waits(self);
+            return Tried::Waits(self);
         }
         let result = match self.engine.open_to_read_now(&self.path) {
-            None => return Attempt::Waits(self),
+            None => return Tried::Waits(self),
             Some(Ok(opened)) if opened.waits_for_others => {
                 self.opened = Some(opened.fd);
-                return Attempt::Waits(self);
+                return Tried::Waits(self);
             }
             Some(result) => result.and_then(|opened| {
                 let calls = opened.calls();
@@ -451,7 +451,7 @@ impl Call for Open {
             }),
         };
         self.engine.shared.tally.count(|part| &part.now);
-        Attempt::Done(result.at("open", &self.path).map_err(io::Error::from))
+        Tried::Done(result.at("open", &self.path).map_err(io::Error::from))
     }
 
     fn block(self) -> Result<Self::Output, Self> {
@@ -527,10 +527,10 @@ impl<T: Send + 'static> Call for ReadFile<T> {
         &self.engine
     }
 
-    fn attempt(mut self) -> Attempt<Self> {
-        let Some(bytes) = self.read_now() else { return Attempt::Waits(self) };
+    fn attempt(mut self) -> Tried<Self> {
+        let Some(bytes) = self.read_now() else { return Tried::Waits(self) };
         self.engine.shared.tally.count(|part| &part.now);
-        Attempt::Done(self.end(bytes))
+        Tried::Done(self.end(bytes))
     }
 
     fn block(self) -> Result<Self::Output, Self> {

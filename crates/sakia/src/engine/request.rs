@@ -22,8 +22,8 @@ pub trait Call: Sized + Send + 'static {
 
     /// Performs it on this thread if that needs no wait, as far as is known, and counts it.
     #[doc(hidden)]
-    fn attempt(self) -> Attempt<Self> {
-        Attempt::Waits(self)
+    fn attempt(self) -> Tried<Self> {
+        Tried::Waits(self)
     }
 
     /// Performs it by plain calls on this thread, however long they take. Returns itself if there are none.
@@ -67,9 +67,9 @@ pub trait Call: Sized + Send + 'static {
     }
 }
 
-/// The outcome of an attempt.
+/// The outcome of an [attempt](Call::attempt): its result, or the call for another way.
 #[doc(hidden)]
-pub enum Attempt<C: Call> {
+pub enum Tried<C: Call> {
     /// It is complete.
     Done(C::Output),
     /// A part of it is done; other tasks are to have a turn before the next.
@@ -197,13 +197,13 @@ impl<C: Call> Future for Request<C> {
                 return Poll::Ready(call.refuse(error));
             }
             match call.attempt() {
-                Attempt::Done(output) => return Poll::Ready(output),
-                Attempt::Begun(call) => {
+                Tried::Done(output) => return Poll::Ready(output),
+                Tried::Begun(call) => {
                     this.state = State::New(call);
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }
-                Attempt::Waits(call) => *this = Self::new_at(call, this.asked_at).submit(),
+                Tried::Waits(call) => *this = Self::new_at(call, this.asked_at).submit(),
             }
         }
         let submitted = match &mut this.state {

@@ -32,7 +32,7 @@ use crate::engine::Engine;
 use crate::engine::blocking::{Blocking, Calls, remote_pool};
 use crate::engine::gate::Pass;
 use crate::engine::pace::Pace;
-use crate::engine::request::{Attempt, Call, Request};
+use crate::engine::request::{Call, Request, Tried};
 use crate::group::{Group, Record, Round, Ticket, Wakers, errno_of, wake};
 use crate::io::transfer::buf_try;
 use crate::io::{BufResult, IoBuf};
@@ -430,20 +430,20 @@ impl<T: IoBuf + Send> Call for Append<T> {
         self.group.shared.engine()
     }
 
-    fn attempt(mut self) -> Attempt<Self> {
+    fn attempt(mut self) -> Tried<Self> {
         let at = match self.reserve() {
             Ok(at) => at,
-            Err(error) => return Attempt::Done((Err(error), self.buf)),
+            Err(error) => return Tried::Done((Err(error), self.buf)),
         };
         let (inner, len) = (&self.group.shared.file.inner, self.buf.bytes_len());
         let part = &self.buf.as_bytes()[..len.min(limits::CALLER_BYTES)];
         match inner.write_now(&[IoSlice::new(part)], Some(at)) {
-            Some(Ok(count)) if count < len => Attempt::Waits(Self { done: count, ..self }),
+            Some(Ok(count)) if count < len => Tried::Waits(Self { done: count, ..self }),
             Some(result) => {
                 inner.count_now();
-                Attempt::Done(self.end(at, result.map(drop)))
+                Tried::Done(self.end(at, result.map(drop)))
             }
-            None => Attempt::Waits(self),
+            None => Tried::Waits(self),
         }
     }
 

@@ -10,7 +10,7 @@ use sakia_driver::{CallMode, Room, limits, read_plainly, read_vectored_plainly};
 use super::{File, check};
 use crate::engine::Engine;
 use crate::engine::now::At;
-use crate::engine::request::{Attempt, Call, Request};
+use crate::engine::request::{Call, Request, Tried};
 use crate::fs;
 use crate::io::transfer::{buf_try, repeated};
 use crate::io::{BufResult, IoBuf, IoBufMut};
@@ -42,30 +42,30 @@ impl<T: IoBufMut + Send> Call for ReadAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(mut self) -> Attempt<Self> {
+    fn attempt(mut self) -> Tried<Self> {
         let (done, left) = (self.rest.filled(), self.rest.bytes_room());
         if left == 0 {
-            return Attempt::Done(self.end(Err(Errno::INVAL.into())));
+            return Tried::Done(self.end(Err(Errno::INVAL.into())));
         }
         let wanted = left.min(limits::CALLER_BYTES);
         let at = further(self.at, done);
         let Some(result) = self.file.inner.read_now(&mut self.rest, wanted, at) else {
-            return Attempt::Waits(self);
+            return Tried::Waits(self);
         };
         let is_short = matches!(result, Ok(count) if 0 < count && count < wanted);
         match ended(result, done, wanted, done + left) {
             // The file has more bytes, which are not available yet.
             Ok(Ok(total)) if is_short && self.file.inner.has_more(further(self.at, total)) => {
                 self.rest.advance(total - done);
-                Attempt::Waits(self)
+                Tried::Waits(self)
             }
             Ok(result) => {
                 self.file.inner.count_now();
-                Attempt::Done((result, self.rest.into_inner()))
+                Tried::Done((result, self.rest.into_inner()))
             }
             Err(total) => {
                 self.rest.advance(total - done);
-                Attempt::Begun(self)
+                Tried::Begun(self)
             }
         }
     }
@@ -221,23 +221,23 @@ impl<T: IoBuf + Send> Call for WriteAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(self) -> Attempt<Self> {
+    fn attempt(self) -> Tried<Self> {
         let bytes = self.buf.as_bytes();
         let part = &bytes[self.done..bytes.len().min(self.done + limits::CALLER_BYTES)];
         let at = further(self.at, self.done);
         match self.file.inner.write_soon(&[IoSlice::new(part)], at) {
             // The rest needs a wait.
             Some(Ok(count)) if 0 < count && count < part.len() => {
-                Attempt::Waits(Self { done: self.done + count, ..self })
+                Tried::Waits(Self { done: self.done + count, ..self })
             }
             Some(result) => match ended(result, self.done, part.len(), bytes.len()) {
                 Ok(result) => {
                     self.file.inner.count_now();
-                    Attempt::Done((result, self.buf))
+                    Tried::Done((result, self.buf))
                 }
-                Err(done) => Attempt::Begun(Self { done, ..self }),
+                Err(done) => Tried::Begun(Self { done, ..self }),
             },
-            None => Attempt::Waits(self),
+            None => Tried::Waits(self),
         }
     }
 
@@ -279,14 +279,14 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(mut self) -> Attempt<Self> {
+    fn attempt(mut self) -> Tried<Self> {
         let used = &self.bufs[..self.bufs.len().min(limits::BUFFERS_MAX)];
         let wanted = total(used.iter().map(T::bytes_room));
         if wanted == 0 {
-            return Attempt::Done((Err(Errno::INVAL.into()), self.bufs));
+            return Tried::Done((Err(Errno::INVAL.into()), self.bufs));
         }
         if wanted > limits::CALLER_BYTES || check(Some(self.offset)).is_err() {
-            return Attempt::Waits(self);
+            return Tried::Waits(self);
         }
         // A second read would find no more room than the first has used.
         let has_capacity = used.iter().any(|buf| buf.bytes_len() < buf.bytes_room());
@@ -299,13 +299,13 @@ impl<T: IoBufMut + Send> Call for ReadVectoredAt<T> {
                     && !(has_capacity && count > 0)
                     && inner.has_more(further(at, count)) =>
             {
-                Attempt::Waits(self)
+                Tried::Waits(self)
             }
             Some(result) => {
                 self.file.inner.count_now();
-                Attempt::Done((result, self.bufs))
+                Tried::Done((result, self.bufs))
             }
-            None => Attempt::Waits(self),
+            None => Tried::Waits(self),
         }
     }
 
@@ -352,14 +352,14 @@ impl<T: IoBuf + Send> Call for WriteVectoredAt<T> {
         &self.file.inner.engine
     }
 
-    fn attempt(self) -> Attempt<Self> {
+    fn attempt(self) -> Tried<Self> {
         let parts = Self::parts(&self.bufs);
         let is_small = total(parts.iter().map(|part| part.len())) <= limits::CALLER_BYTES;
         let inner = &self.file.inner;
         let now = is_small.then(|| inner.write_soon(&parts, Some(self.offset))).flatten();
-        let Some(result) = now else { return Attempt::Waits(self) };
+        let Some(result) = now else { return Tried::Waits(self) };
         self.file.inner.count_now();
-        Attempt::Done((result, self.bufs))
+        Tried::Done((result, self.bufs))
     }
 
     fn block(self) -> Result<Self::Output, Self> {
