@@ -249,11 +249,7 @@ impl FileCalls {
             (None, [part]) => rustix::io::write(fd, part),
             (None, _) => rustix::io::writev(fd, parts),
         })?;
-        match Attempt::of(result) {
-            Ok(Attempt::Done(count)) => Some(Ok(count)),
-            Ok(Attempt::WouldBlock | Attempt::Unsupported) => None,
-            Err(errno) => Some(Err(errno.into())),
-        }
+        Attempt::of(result).map(Attempt::done).map_err(io::Error::from).transpose()
     }
 
     /// Returns whether a regular file has more bytes from this place on. False for a FIFO and the like, which
@@ -305,11 +301,7 @@ fn transfer(
         }
         Ok(Attempt::Unsupported) => {
             hint.refused(mode, || is_in_memory(fd));
-            let mode = hint.mode()?;
-            match call(mode) {
-                Ok(Attempt::Done(count)) => Some(Ok(count)),
-                _ => None,
-            }
+            call(hint.mode()?).ok()?.done().map(Ok)
         }
         Err(errno) => Some(Err(errno.into())),
     }

@@ -216,10 +216,7 @@ pub unsafe trait Operation: 'static {
     /// Classifies the result of a plain call.
     fn classify(&self, mode: CallMode, attempt: Attempt) -> Retry {
         let _ = mode;
-        match attempt {
-            Attempt::Done(_) => Retry::No,
-            Attempt::WouldBlock | Attempt::Unsupported => Retry::InQueue,
-        }
+        attempt.or_queue()
     }
 
     /// Returns the file system whose plain calls are timed, because it is unknown whether they block.

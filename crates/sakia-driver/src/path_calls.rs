@@ -123,10 +123,8 @@ impl PathCalls {
         let has_remote = self.has_remote();
         let resolve = if has_remote { ResolveFlags::NO_SYMLINKS } else { ResolveFlags::empty() };
         match open_cached(CWD, path, flags | OFlags::CLOEXEC, resolve) {
-            Ok(Attempt::Done(fd)) => Some(Ok(fd)),
-            Ok(Attempt::WouldBlock | Attempt::Unsupported) => None,
             Err(Errno::LOOP) if has_remote => None,
-            Err(errno) => Some(Err(errno.into())),
+            attempt => attempt.map(Attempt::done).map_err(io::Error::from).transpose(),
         }
     }
 }

@@ -93,10 +93,8 @@ impl Handle {
             attempt = unsafe { core.act_timed(OpKind::Read, read, mount) };
         }
         // After a failure or a refusal to block, an operation repeats the read and gives the result.
-        let count = match attempt {
-            Attempt::Done(count) => usize::try_from(count).unwrap_or(0).min(len as usize),
-            Attempt::WouldBlock | Attempt::Unsupported => 0,
-        };
+        let count = attempt.done().map_or(0, |count| usize::try_from(count).unwrap_or(0));
+        let count = count.min(len as usize);
         // SAFETY: the kernel has filled `count` bytes, and the room is no smaller.
         unsafe { bytes.set_len(count) };
         // A read may be short before the end; the size tells where the end is.

@@ -227,6 +227,17 @@ impl<T> Attempt<T> {
         }
     }
 
+    /// Returns the result of a call that was made.
+    #[inline]
+    pub(crate) fn done(self) -> Option<T> {
+        if let Self::Done(value) = self { Some(value) } else { None }
+    }
+
+    /// Returns the next attempt: the queue, unless the call was made.
+    pub(crate) fn or_queue(self) -> Retry {
+        if matches!(self, Self::Done(_)) { Retry::No } else { Retry::InQueue }
+    }
+
     /// Converts the result of a call that was made.
     ///
     /// # Examples

@@ -252,7 +252,7 @@ unsafe impl Operation for Open {
         if creates(self.flags.into()) {
             return note_name(attempt, &*self.owner);
         }
-        queue_unless_done(attempt)
+        attempt.or_queue()
     }
 }
 
@@ -291,7 +291,7 @@ unsafe impl Operation for Openat2 {
         if creates(self.how.flags) {
             return note_name(attempt, &*self.owner);
         }
-        queue_unless_done(attempt)
+        attempt.or_queue()
     }
 }
 
@@ -320,15 +320,8 @@ pub(super) fn only_in_memory(route: Route, owner: &dyn Owner) -> Route {
 
 /// Records whether a name was created in memory.
 pub(super) fn note_name(attempt: Attempt, owner: &dyn Owner) -> Retry {
-    owner.note_in_memory(matches!(attempt, Attempt::Done(_)));
-    queue_unless_done(attempt)
-}
-
-fn queue_unless_done(attempt: Attempt) -> Retry {
-    match attempt {
-        Attempt::Done(_) => Retry::No,
-        Attempt::WouldBlock | Attempt::Unsupported => Retry::InQueue,
-    }
+    owner.note_in_memory(attempt.done().is_some());
+    attempt.or_queue()
 }
 
 /// Returns the route of a lookup: a plain call that fails for uncached names, or a thread if a server may
