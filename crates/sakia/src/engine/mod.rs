@@ -46,6 +46,7 @@ pub use self::file::{
 use self::gate::{Gate, Pass};
 pub use self::many::Many;
 pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
+use self::request::error_of_lost;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
 use crate::executor::{current, is_current, spawn_to, tell_results};
@@ -497,10 +498,7 @@ impl<T: Send + 'static> Call for Work<T> {
     }
 
     fn lost(error: JoinError) -> Self::Output {
-        match error.is_forked() {
-            true => Err(io::Error::other(error)),
-            false => panic!("a thread of the engine has failed"),
-        }
+        Err(error_of_lost(error))
     }
 }
 

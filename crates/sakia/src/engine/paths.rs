@@ -13,12 +13,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use sakia_driver::limits;
 
 use super::blocking::{Blocking, Calls, Code};
-use super::request::{Call, Request, Tried};
+use super::request::{Call, Request, Tried, error_of_lost};
 use super::{Engine, File};
 use crate::error::{Context, Error};
 use crate::fs as tasks;
 use crate::fs::OpenOptions;
 use crate::io::IoBuf;
+use crate::join::JoinError;
 
 /// Forwards to functions of `std` with paths and perhaps a value.
 macro_rules! by_path {
@@ -473,6 +474,10 @@ impl Call for Open {
     fn refuse(self, error: io::Error) -> Self::Output {
         Err(error)
     }
+
+    fn lost(error: JoinError) -> Self::Output {
+        Err(error_of_lost(error))
+    }
 }
 
 /// See [`Engine::read`].
@@ -548,5 +553,9 @@ impl<T: Send + 'static> Call for ReadFile<T> {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         Err(error)
+    }
+
+    fn lost(error: JoinError) -> Self::Output {
+        Err(error_of_lost(error))
     }
 }

@@ -60,11 +60,19 @@ pub trait Call: Sized + Send + 'static {
     /// If the result needs a value that is lost.
     #[doc(hidden)]
     fn lost(error: JoinError) -> Self::Output {
-        if error.is_forked() {
-            panic!("a request of the engine is lost: {error}");
-        }
-        panic!("a thread of the engine has failed")
+        panic!("a request of the engine is lost: {}", error_of_lost(error))
     }
+}
+
+/// Returns the error of a lost request whose result needs nothing of what is lost.
+///
+/// # Panics
+/// If this is no forked child: the engine's thread has failed for good.
+pub(super) fn error_of_lost(error: JoinError) -> io::Error {
+    if error.is_forked() {
+        return io::Error::other(error);
+    }
+    panic!("a thread of the engine has failed")
 }
 
 /// The outcome of an [attempt](Call::attempt): its result, or the call for another way.

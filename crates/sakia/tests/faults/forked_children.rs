@@ -6,11 +6,12 @@
 //! requests of an engine, an operation of a driver. `sakia-tokio` has its files in its own tests.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
@@ -215,6 +216,13 @@ async fn at_once<F: Future>(what: &str, future: F) -> F::Output {
     output
 }
 
+/// Polls a future, which panics, and returns the panic's message.
+fn panic_of(mut future: impl Future + Unpin) -> String {
+    let cx = &mut Context::from_waker(Waker::noop());
+    let polled = catch_unwind(AssertUnwindSafe(|| Pin::new(&mut future).poll(cx).is_ready()));
+    *polled.expect_err("the future does not panic").downcast().expect("its message has arguments")
+}
+
 pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
     let names_fork = |text: String| assert!(text.contains("fork"), "{text}");
     let folder = TempDir::new();
@@ -248,6 +256,24 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
         Ok(())
     });
     let mut asked = asked.submit();
+    // Requests of an engine whose thread is busy.
+    let busy = Runtime::builder().backend(policy).threads(1).build_engine().unwrap();
+    let file = busy.create(folder.join("asked")).wait().unwrap();
+    let (begin, begun) = channel::<()>();
+    let (end, ended) = channel::<()>();
+    let holding = busy.run(move || {
+        begin.send(()).unwrap();
+        ended.recv().unwrap();
+        std::future::ready(())
+    });
+    let holding = holding.submit();
+    begun.recv().unwrap();
+    let mut write = file.write_at(vec![1; 8], 0).submit();
+    let mut read = file.read_at(vec![0; 8], 0).submit();
+    let mut many = busy.submit_many([file.read_at(vec![0; 8], 0)]).submit();
+    let mut sync = file.sync_data().submit();
+    let mut opened = busy.open(folder.join("asked")).submit();
+    let mut whole = busy.read(folder.join("asked")).submit();
 
     let path = folder.join("offloaded");
     std::fs::write(&path, vec![1; 10_000_000]).unwrap();
@@ -280,6 +306,13 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
             names_fork(at_once("a far task", elsewhere).await.unwrap_err().to_string());
             names_fork(at_once("a request", &mut request).await.unwrap_err().to_string());
             names_fork(at_once("a blocking request", &mut asked).await.unwrap_err().to_string());
+            names_fork(at_once("a sync", &mut sync).await.unwrap_err().to_string());
+            names_fork(at_once("an open", &mut opened).await.unwrap_err().to_string());
+            names_fork(at_once("a whole file", &mut whole).await.unwrap_err().to_string());
+            // Their results have buffers, which the parent has.
+            names_fork(panic_of(&mut write));
+            names_fork(panic_of(&mut read));
+            names_fork(panic_of(&mut many));
             let late = engine.run(|| async {});
             names_fork(at_once("a late request", late).await.unwrap_err().to_string());
             let mut signals = waiting.take().unwrap();
@@ -292,6 +325,9 @@ pub fn scene_futures_of_the_parent(policy: Policy) -> Result<(), String> {
     };
     assert_eq!(forked::run(child), Ok(()));
     drop(open);
+    end.send(()).unwrap();
+    holding.wait().unwrap();
+    assert_eq!(write.wait().0.unwrap(), 8);
     Ok(())
 }
 

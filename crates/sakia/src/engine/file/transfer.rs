@@ -10,10 +10,11 @@ use sakia_driver::{CallMode, Room, limits, read_plainly, read_vectored_plainly};
 use super::{File, check};
 use crate::engine::Engine;
 use crate::engine::now::At;
-use crate::engine::request::{Call, Request, Tried};
+use crate::engine::request::{Call, Request, Tried, error_of_lost};
 use crate::fs;
 use crate::io::transfer::{buf_try, repeated};
 use crate::io::{BufResult, IoBuf, IoBufMut};
+use crate::join::JoinError;
 
 /// See [`File::read_at`] and [`File::read`].
 pub struct ReadAt<T> {
@@ -467,6 +468,10 @@ impl Call for SyncFile {
 
     fn refuse(self, error: io::Error) -> Self::Output {
         Err(error)
+    }
+
+    fn lost(error: JoinError) -> Self::Output {
+        Err(error_of_lost(error))
     }
 }
 
