@@ -29,7 +29,7 @@ const HANG_MIN: Duration = Duration::from_secs(4);
 const HANG_FACTOR: u32 = 5;
 /// A test's limit for an event that must happen, with a bug switched on, in seconds: shorter than usual,
 /// since with a bug it often does not happen.
-const PATIENCE_S: &str = "5";
+const PATIENCE_S: u64 = 5;
 /// Programs that run at a time.
 const PARALLEL_MAX: usize = 2;
 
@@ -264,7 +264,9 @@ impl Programs {
         usual: Duration,
     ) -> anyhow::Result<Outcome> {
         let mut command = self.command(tests)?;
-        command.env("SAKIA_MUTANT", bug).env("SAKIA_TEST_PATIENCE_S", PATIENCE_S);
+        command
+            .env("SAKIA_MUTANT", bug)
+            .env("SAKIA_TEST_PATIENCE_S", patience_s(usual).to_string());
         command.stderr(Stdio::null());
         run(command, OnFailure::End, HANG_MIN + HANG_FACTOR * usual)
     }
@@ -349,6 +351,12 @@ fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyho
     Ok(outcome)
 }
 
+/// Returns the patience of tests with a bug switched on, whose duration without it is `usual`: the event may
+/// be the end of a process that runs for as long.
+fn patience_s(usual: Duration) -> u64 {
+    PATIENCE_S.max(usual.as_secs() + 1)
+}
+
 /// Returns the failed test in a line, if any.
 fn failed_test(line: &str) -> Option<&str> {
     line.strip_prefix("test ")?.strip_suffix(" ... FAILED")
@@ -408,6 +416,12 @@ mod tests {
         assert_eq!(outcome("kill -SEGV $$", long), caught("SIGSEGV"));
         assert_eq!(outcome("exit 101", long), caught("exit status: 101"));
         assert_eq!(outcome("sleep 1000", Duration::from_millis(50)), caught("a hang"));
+    }
+
+    #[test]
+    fn a_wait_may_be_as_long_as_the_tests_without_a_bug() {
+        let patience = |ms| patience_s(Duration::from_millis(ms));
+        assert_eq!([0, 900, 4_999, 5_000, 39_600].map(patience), [5, 5, 5, 6, 40]);
     }
 
     #[test]
