@@ -18,6 +18,7 @@ on_each_backend! {
     a_task_of_another_runtime_awaits
     what_is_cached_is_read_where_it_is_awaited
     what_is_not_cached_is_read_by_the_engine
+    changes_of_a_file_system_leave_the_caller_alone
     the_end_of_a_file_is_told
     empty_vectors_are_read_into_up_to_their_capacity
     several_buffers_go_as_one
@@ -82,6 +83,49 @@ fn what_is_cached_is_read_where_it_is_awaited(builder: &Builder) {
     });
     let after = engine.statistics();
     assert_eq!((after.now - before.now, after.submitted), (100, before.submitted));
+}
+
+/// They may wait for a device, or for the locks of others. A call that only reads what is in memory need not.
+fn changes_of_a_file_system_leave_the_caller_alone(builder: &Builder) {
+    let (folder, engine) = (Folder::new(), engine(builder));
+    let path = |name: &str| folder.path(name);
+    let file = engine.create(path("x")).wait().unwrap();
+    let permissions = file.metadata().wait().unwrap().permissions();
+    // The numbers of requests that were done by the caller and by others.
+    let parts = || {
+        let statistics = engine.statistics();
+        (statistics.now, statistics.submitted)
+    };
+    macro_rules! leave_it_alone {
+        ($($request:expr;)*) => {$(
+            let (now, submitted) = parts();
+            $request.await.unwrap();
+            assert_eq!(parts(), (now, submitted + 1), "{}", stringify!($request));
+        )*};
+    }
+    on_tokio(1, async {
+        leave_it_alone! {
+            file.set_len(10);
+            file.set_permissions(permissions.clone());
+            file.sync_all();
+            file.sync_data();
+            engine.set_permissions(path("x"), permissions);
+            engine.create_dir(path("d"));
+            engine.create_dir_all(path("d/e"));
+            engine.rename(path("x"), path("y"));
+            engine.hard_link(path("y"), path("x"));
+            engine.symlink("y", path("z"));
+            engine.copy(path("y"), path("w"));
+            engine.write(path("v"), "v");
+            engine.create(path("u"));
+            engine.remove_file(path("x"));
+            engine.remove_dir(path("d/e"));
+            engine.remove_dir_all(path("d"));
+        }
+        let (now, submitted) = parts();
+        assert_eq!(file.metadata().await.unwrap().len(), 10);
+        assert_eq!(parts(), (now + 1, submitted));
+    });
 }
 
 fn what_is_not_cached_is_read_by_the_engine(builder: &Builder) {
