@@ -1,4 +1,5 @@
-//! Operations that no ring has: a backend that takes only entries never sees one.
+//! A backend that takes only entries: it never sees an operation that no ring has, and promises nothing of its
+//! plain calls.
 
 use std::io;
 use std::pin::Pin;
@@ -7,16 +8,18 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
+use sakia_driver::call::{Buffers, Call, Transfer};
 use sakia_driver::sim::Sim;
 use sakia_driver::{
-    Backend, Descriptors, Driver, Fd, Lane, Op, OpKind, Operation, SetTime, SpliceFlags, Uring,
-    Wait,
+    Attempt, Backend, Begun, Bypass, CallMode, Descriptors, Driver, Fd, Lane, Op, OpKind,
+    Operation, Rules, SetTime, SpliceFlags, Uring, Wait,
 };
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::support::errno;
 
-/// A backend that, like a ring, takes only entries and has no threads.
+/// A backend that, like a ring, takes only entries and has no threads. Its plain calls report all bytes as read,
+/// and fill none.
 struct Ringlike(Sim);
 
 // SAFETY: each call goes to a backend that keeps the contract.
@@ -24,6 +27,15 @@ unsafe impl Backend for Ringlike {
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position> {
         // SAFETY: the caller's duties are the same.
         unsafe { self.0.push(sqe) }
+    }
+
+    unsafe fn try_now(&mut self, call: Call, _: CallMode) -> Attempt {
+        match call {
+            Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => {
+                Attempt::Done(len as i32)
+            }
+            _ => Attempt::Unsupported,
+        }
     }
 
     fn sq_entries(&self) -> u32 {
@@ -147,6 +159,31 @@ fn reach_no_backend_without_them() {
     let fd = open.try_take().expect("it is open").unwrap();
     refuse_each(&driver, &fd);
     assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
+}
+
+/// Memory that a plain call reports as filled, and is not, shows nothing of what it held before.
+#[test]
+fn memory_that_no_call_fills_is_zeroed() {
+    let sim = Sim::new(1);
+    sim.handle().create_file("file", "");
+    let driver = Driver::new(Ringlike(sim));
+    let mut open = driver.open(None, c"file".to_owned(), 0, 0);
+    driver.turn(Wait::Forever).unwrap();
+    let fd = open.try_take().expect("it is open").unwrap();
+    driver.set_bypass(Bypass::Rules(Rules::default()));
+    let used = || {
+        let mut buf = vec![0xaa; 64];
+        buf.clear();
+        buf
+    };
+    let (result, read) = match driver.begin_read(&fd, used(), 0) {
+        Begun::Done(output) => output,
+        Begun::Op(op) => done(op),
+    };
+    assert_eq!((result.unwrap(), read), (64, vec![0; 64]));
+    let (result, read) = done(driver.read(&fd, used(), 0));
+    assert_eq!((result.unwrap(), read), (64, vec![0; 64]));
+    assert_eq!(driver.counters().of(OpKind::Read).inline, 2);
 }
 
 /// No kernel has operations with this number or a larger one.
