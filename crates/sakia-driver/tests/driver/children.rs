@@ -24,6 +24,7 @@ const SCENES: &[(&str, fn())] = &[
     ("numbers_on_the_ring", numbers::scene_ring),
     ("numbers_on_epoll", numbers::scene_epoll),
     ("recorded_closes", recorded::scene_closes),
+    ("recorded_reads", recorded::scene_reads),
     ("recorded_lanes", recorded::scene_lanes),
 ];
 

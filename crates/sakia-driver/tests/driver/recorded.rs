@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 
-use sakia_driver::{CURRENT_POSITION, MountTable, OpKind};
+use sakia_driver::{Begun, Bypass, CURRENT_POSITION, MountTable, OpKind, Rules};
 use sakia_trace::{Recording, Slice, Trace, TraceOptions};
 
 use crate::children;
@@ -81,6 +81,40 @@ pub fn scene_closes() {
     );
     // The time for which a close waits for other operations is not its latency.
     assert!(driver.metrics().latency(OpKind::Close).is_none());
+}
+
+#[test]
+fn reads_are_told_however_they_begin() {
+    if sakia_ring::Ring::builder().build().is_err() {
+        skip!("there is no ring");
+    }
+    children::run("recorded_reads");
+}
+
+/// Reads cached bytes, which takes no slot without a recording, or a measurement.
+pub fn scene_reads() {
+    let folder = TempDir::new();
+    let driver = driver();
+    driver.set_bypass(Bypass::Rules(Rules::default()));
+    let file = driver.adopt(File::open(folder.file("file", 64)).unwrap().into());
+    let read = |begins: bool| {
+        let (result, _) = match begins {
+            true => match driver.begin_read(&file, vec![0; 64], 0) {
+                Begun::Done(output) => output,
+                Begun::Op(mut op) => finish(&driver, &mut op),
+            },
+            false => finish(&driver, &mut driver.read(&file, vec![0; 64], 0)),
+        };
+        assert_eq!(result.unwrap(), 64);
+    };
+    let trace = recorded(&folder, || [false, true, true].into_iter().for_each(read));
+    let reads = operations(&trace, OpKind::Read);
+    assert_eq!(reads.len(), 3, "{reads:?}");
+    assert!(reads.iter().all(|(read, _)| read.end.is_some()), "{reads:?}");
+    driver.measure_latencies();
+    read(true);
+    let count = driver.metrics().latency(OpKind::Read).map(|latency| latency.count());
+    assert_eq!(count, Some(1));
 }
 
 #[test]

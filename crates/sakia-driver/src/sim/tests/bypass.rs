@@ -639,6 +639,11 @@ fn transfers(seed: u64, are_begun: bool) -> (Vec<Transferred>, Counters, [u64; 3
         let (result, buf) = match random.below(8) {
             0 => {
                 handle.advance(Duration::from_millis(random.below(200)));
+                // Cold files, and warm ones.
+                handle.set_fault(
+                    FaultKind::PlainBlocks,
+                    [0, 2000, u16::MAX][random.below(3) as usize],
+                );
                 continue;
             }
             1 => {
