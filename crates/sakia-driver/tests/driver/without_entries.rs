@@ -1,5 +1,5 @@
-//! A backend that takes only entries: it never sees an operation that no ring has, and promises nothing of its
-//! plain calls.
+//! A backend that takes only entries: it never sees an operation that no ring has, and promises nothing of
+//! its plain calls.
 
 use std::io;
 use std::pin::Pin;
@@ -18,8 +18,8 @@ use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
 use crate::support::errno;
 
-/// A backend that, like a ring, takes only entries and has no threads. Its plain calls report all bytes as read,
-/// and fill none.
+/// A backend that, like a ring, takes only entries and has no threads. Its plain calls report all bytes as
+/// read, and fill none.
 struct Ringlike(Sim);
 
 // SAFETY: each call goes to a backend that keeps the contract.
