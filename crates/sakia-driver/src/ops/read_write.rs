@@ -135,7 +135,7 @@ impl Handle {
     /// use sakia_driver::{Auto, Begun, Bypass, Driver, Rules};
     ///
     /// let driver = Driver::new(Auto::detect()?.0);
-    /// driver.set_bypass(&Bypass::Rules(Rules::default()));
+    /// driver.set_bypass(Bypass::Rules(Rules::default()));
     /// let file = driver.adopt(std::fs::File::open("Cargo.toml")?.into());
     /// match driver.begin_read(&file, vec![0; 7], 1) {
     ///     Begun::Done((result, buf)) => assert_eq!(&buf[..result?], b"package"),

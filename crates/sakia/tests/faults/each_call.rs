@@ -66,6 +66,7 @@ const HIDDEN: &[(&str, libc::c_long, usize, &str)] = &[
     ("", libc::SYS_fcntl, 2, "a file whose flags are not known is used with care"),
     ("a file of std and to std", libc::SYS_fcntl, 0, "its mode is the caller's again"),
     ("read a FIFO", libc::SYS_openat, ANY, "a pipe is read by a thread then"),
+    ("recv_error", libc::SYS_getsockopt, 1, "a close that cannot ask is made by a thread"),
     ("send_file", libc::SYS_statx, ANY, "a close that cannot ask is made by a thread"),
     ("send_file", libc::SYS_getsockopt, ANY, "a close that cannot ask is made by a thread"),
 ];
@@ -124,10 +125,11 @@ const CALLS: &[Call] = calls! { place:
     "set_recv_errors" => place.datagrams.set_recv_errors(true);
     "recv_error" => {
         let nowhere: std::net::SocketAddr = "[::1]:1".parse().expect("an address");
-        let (error, sent) = join!(
-            place.datagrams.recv_error(),
-            place.datagrams.send_to("anybody there?", nowhere),
-        );
+        // Another one each time: one whose error was refused finds that of the datagram before.
+        let datagrams = UdpSocket::bind("[::1]:0").await?;
+        datagrams.set_recv_errors(true)?;
+        let (error, sent) =
+            join!(datagrams.recv_error(), datagrams.send_to("anybody there?", nowhere));
         sent.value()?;
         error
     };
