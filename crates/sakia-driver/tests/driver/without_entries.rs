@@ -100,6 +100,17 @@ unsafe impl Backend for Ringlike {
     }
 }
 
+/// Returns a driver of such a backend, and an open file.
+fn ringlike() -> (Driver, Fd) {
+    let sim = Sim::new(1);
+    sim.handle().create_file("file", "");
+    let driver = Driver::new(Ringlike(sim));
+    let mut open = driver.open(None, c"file".to_owned(), 0, 0);
+    driver.turn(Wait::Forever).unwrap();
+    let fd = open.try_take().expect("it is open").unwrap();
+    (driver, fd)
+}
+
 /// Returns the output of an operation, which must be done already.
 #[track_caller]
 fn done<O: Operation>(mut op: Op<O>) -> O::Output {
@@ -151,12 +162,7 @@ fn refuse_each(driver: &Driver, fd: &Fd) {
 
 #[test]
 fn reach_no_backend_without_them() {
-    let sim = Sim::new(1);
-    sim.handle().create_file("file", "");
-    let driver = Driver::new(Ringlike(sim));
-    let mut open = driver.open(None, c"file".to_owned(), 0, 0);
-    driver.turn(Wait::Forever).unwrap();
-    let fd = open.try_take().expect("it is open").unwrap();
+    let (driver, fd) = ringlike();
     refuse_each(&driver, &fd);
     assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
 }
@@ -164,12 +170,7 @@ fn reach_no_backend_without_them() {
 /// Memory that a plain call reports as filled, and is not, shows nothing of what it held before.
 #[test]
 fn memory_that_no_call_fills_is_zeroed() {
-    let sim = Sim::new(1);
-    sim.handle().create_file("file", "");
-    let driver = Driver::new(Ringlike(sim));
-    let mut open = driver.open(None, c"file".to_owned(), 0, 0);
-    driver.turn(Wait::Forever).unwrap();
-    let fd = open.try_take().expect("it is open").unwrap();
+    let (driver, fd) = ringlike();
     driver.set_bypass(Bypass::Rules(Rules::default()));
     let used = || {
         let mut buf = vec![0xaa; 64];
