@@ -39,6 +39,7 @@ pub use self::attention::Attention;
 use self::attention::Due;
 use self::buffers::Lent;
 use self::cancel::Cancels;
+pub(crate) use self::complete::Done;
 use self::complete::Outbox;
 use self::end::Keeper;
 pub(crate) use self::end::{KeepAlive, Stopped};

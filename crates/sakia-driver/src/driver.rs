@@ -1,6 +1,7 @@
 //! The driver itself: turns, and the end.
 
 use std::cell::{Cell, OnceCell, RefCell};
+use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -12,14 +13,16 @@ use std::time::Duration;
 
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
-use crate::core::{Attention, Core, Phase, Stopped, Wait};
+use crate::core::{Attention, Core, Done, Phase, Stopped, Wait};
 use crate::decide::Mounts;
 use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
+use crate::key::Key;
+use crate::request::Answer;
 use crate::uring::Uring;
 
 /// The time for which a dropped driver waits for the kernel to give memory back.
-const DRAIN_LIMIT: Duration = Duration::from_secs(1);
+pub(crate) const DRAIN_LIMIT: Duration = Duration::from_secs(1);
 /// The interval at which a driver that waits for its end requests again that everything be canceled.
 const CANCEL_INTERVAL: Duration = Duration::from_millis(10);
 
@@ -262,7 +265,37 @@ impl Driver {
     /// ```
     #[inline]
     pub fn next_done(&self) -> Option<u64> {
-        self.handle.shared.core.borrow_mut().outbox.tokens.pop_front()
+        let mut core = self.handle.shared.core.borrow_mut();
+        match core.outbox.done.pop_front()? {
+            Done::Operation(token) => Some(token),
+            Done::Request(_) => {
+                unreachable!("the driver of a loop of requests is the loop's alone")
+            }
+        }
+    }
+
+    /// Takes the answer of a request that is done, oldest first, with its token.
+    #[inline(always)]
+    pub(crate) fn next_answer(&self) -> Option<(u64, Answer)> {
+        self.handle.shared.next_answer()
+    }
+
+    /// Returns the number of requests that are done.
+    #[inline]
+    pub(crate) fn answers(&self) -> usize {
+        self.handle.shared.core.borrow().outbox.done.len()
+    }
+
+    /// Cancels a request, if it is under way.
+    pub(crate) fn cancel_request(&self, key: Key) {
+        self.handle.shared.cancel_request(key);
+    }
+
+    /// Ends the driver, see [`shutdown`](Driver::shutdown). Returns the tokens of the requests whose memory was
+    /// leaked.
+    pub(crate) fn end_requests(&self, limit: Duration) -> Vec<u64> {
+        let _ = self.end(limit);
+        self.handle.shared.core.borrow_mut().lost_requests()
     }
 
     /// Returns the means for other threads to wake this one while it sleeps in [`turn`](Driver::turn).
@@ -395,6 +428,7 @@ impl Driver {
         settle();
         let begin = shared.core.borrow().now();
         let (deadline, mut ask_again) = (begin.saturating_add(limit), begin + CANCEL_INTERVAL);
+        let mut done = VecDeque::new();
         loop {
             let mut core = shared.core.borrow_mut();
             let now = core.now();
@@ -406,8 +440,8 @@ impl Driver {
                 core.cancel_everything();
                 ask_again = now + CANCEL_INTERVAL;
             }
-            // No loop asks for the tokens any more, and a turn does not sleep while there are some.
-            core.outbox.tokens.clear();
+            // A turn does not sleep while there are some. They can be taken after the end.
+            done.append(&mut core.outbox.done);
             let wait = Wait::For(left.min(ask_again - now));
             let turn = catch_unwind(AssertUnwindSafe(|| core.take_rare_turn(wait)));
             drop(core);
@@ -420,6 +454,8 @@ impl Driver {
         }
         let mut core = shared.core.borrow_mut();
         let leaked = core.give_up();
+        done.append(&mut core.outbox.done);
+        core.outbox.done = done;
         core.end_watch();
         core.phase = Phase::Stopped;
         let backend = std::mem::replace(&mut core.backend, Auto::Other(Box::new(Stopped)));

@@ -16,15 +16,16 @@ use sakia_ring::may_be_forked;
 use crate::arena::{Arena, FixedBuf};
 use crate::backend::{Backend, Descriptors, FileFacts};
 use crate::batch::Scratch;
-use crate::core::{self, Core, KeepAlive, Phase};
+use crate::core::{self, Core, Done, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
 use crate::decide::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, Streams};
 use crate::fd::{CloseWay, Fd, Lender, Owner, Table};
 use crate::key::Key;
 use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
-use crate::operation::{Completion, Erased, FORKED, Operation, Storage};
+use crate::operation::{Answering, Completion, Erased, FORKED, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
+use crate::request::{Answer, IntoAnswer};
 use crate::slab::{Notify, SlotRef, SlotState};
 use crate::stat::StatxResult;
 
@@ -583,6 +584,24 @@ impl<O: Operation> Op<O> {
         }
     }
 
+    /// Makes the operation a request: the driver reports its answer with `token` from `Driver::next_answer`, and
+    /// nobody else has its handle. Returns the name of the request.
+    ///
+    /// # Panics
+    /// When the result was taken.
+    #[inline(always)]
+    pub(crate) fn into_request(self, token: u64) -> Key
+    where
+        O::Output: IntoAnswer,
+    {
+        let (shared, slot) = self.parts().expect("its result was not taken");
+        // SAFETY: the slot holds an operation of this type.
+        let key =
+            unsafe { shared.core.borrow_mut().make_request(slot, Answering::<O>::VTABLE, token) };
+        std::mem::forget(self); // the slot is the request's
+        key
+    }
+
     /// Requests the cancellation of the operation, which then ends with `ECANCELED`, or successfully if it
     /// was quicker. Await it in either case. An operation that the kernel has not seen yet ends at once, and
     /// this call wakes its task.
@@ -655,7 +674,7 @@ impl Shared {
         let header = core.slab.header(slot);
         if header.state == SlotState::Done {
             if token != Notify::NONE {
-                core.outbox.tokens.push_back(token);
+                core.outbox.done.push_back(Done::Operation(token));
             }
             return;
         }
@@ -701,6 +720,39 @@ impl Shared {
         }
         drop(core);
         self.settle_later();
+    }
+
+    /// As [`cancel_by_key`](Shared::cancel_by_key), of a request, whose name may be older than a repetition.
+    pub(crate) fn cancel_request(&self, key: Key) {
+        let mut core = self.core.borrow_mut();
+        if let Some(slot) = core.slab.find_request(key) {
+            core.cancel(slot);
+        }
+        drop(core);
+        self.settle_later();
+    }
+
+    /// Takes the answer of a request that is done, oldest first, and frees its slot.
+    #[inline(always)]
+    pub(crate) fn next_answer(&self) -> Option<(u64, Answer)> {
+        let mut core = self.core.borrow_mut();
+        let &Done::Request(slot) = core.outbox.done.front()? else { return None };
+        core.outbox.done.pop_front();
+        let completion = core.result(slot).expect("a request whose answer is due is done");
+        let (token, vtable) = core.slab.header(slot).take_request();
+        drop(core);
+        let free = Free { shared: self, slot, storage: vtable.storage };
+        let answer = vtable.answer.expect("the table of a request");
+        // SAFETY: in the state `Done` the cell holds a live operation of the table's type and the kernel is done
+        // with it. No other code touches the slot until `Free` releases it: it was taken from the list.
+        let answer = unsafe { answer(slot.cell(), completion) };
+        std::mem::forget(free);
+        let mut core = self.core.borrow_mut();
+        core.release(slot, vtable.storage);
+        let kept = core.last_kept();
+        drop(core);
+        drop(kept); // the caller has a reference of its own
+        Some((token, answer))
     }
 
     /// Handles the drop of the slot's handle. The caller drops the returned value once it no longer uses
@@ -783,25 +835,32 @@ impl Shared {
     /// returned value once it no longer uses `self`.
     #[must_use]
     fn dispose(&self, slot: SlotRef) -> Option<KeepAlive> {
-        /// Frees the slot even if the disposer panics.
-        struct Free<'a>(&'a Shared, SlotRef, Storage);
-        impl Drop for Free<'_> {
-            fn drop(&mut self) {
-                self.0.core.borrow_mut().release(self.1, self.2);
-            }
-        }
         let mut core = self.core.borrow_mut();
         let header = core.slab.header(slot);
         debug_assert!(header.state == SlotState::Disposing);
         let completion = header.completion();
         let vtable = header.vtable.expect("a slot that is disposed of holds an operation");
         drop(core);
-        let free = Free(self, slot, vtable.storage);
+        let free = Free { shared: self, slot, storage: vtable.storage };
         // SAFETY: in the state `Disposing` the cell holds a live operation of the table's type and the kernel
         // is done with it. No other code touches the slot until `Free` releases it.
         unsafe { (vtable.dispose)(slot.cell(), completion) };
         drop(free);
         self.core.borrow_mut().last_kept()
+    }
+}
+
+/// Frees a slot even if the code that takes its operation panics.
+struct Free<'a> {
+    shared: &'a Shared,
+    slot: SlotRef,
+    storage: Storage,
+}
+
+impl Drop for Free<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.shared.core.borrow_mut().release(self.slot, self.storage);
     }
 }
 

@@ -87,6 +87,7 @@ mod decide;
 mod descriptors;
 mod driver;
 mod epoll;
+mod event_loop;
 mod fd;
 mod file_calls;
 mod groups;
@@ -108,6 +109,7 @@ mod pool;
 mod queue;
 mod readable;
 mod refusal;
+mod request;
 #[doc(hidden)] // for `sakia`, which has its signals from here
 pub mod signals;
 #[cfg(any(test, feature = "sim"))]
@@ -144,6 +146,7 @@ pub use decide::{
 };
 pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
+pub use event_loop::{Full, Loop, LoopEnd, LoopWaker, Ticket};
 pub use fd::Fd;
 pub use file_calls::FileCalls;
 pub use handle::{Begun, Handle, Op};
@@ -157,6 +160,7 @@ pub use observe::Observer;
 pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
 pub use path_calls::PathCalls;
+pub use request::{Buffer, FileHandle, Foreign, Outcome, Request, Target, Value};
 pub use sakia_ring::CURRENT_POSITION;
 pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;

@@ -27,6 +27,7 @@ use crate::call::Call;
 use crate::counters::OpKind;
 use crate::decide::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::fd::Fd;
+use crate::request::{Answer, IntoAnswer};
 
 /// The class by which an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -327,6 +328,9 @@ pub(crate) struct Vtable {
     pub(crate) is_local: unsafe fn(NonNull<Cell>, &dyn Descriptors) -> bool,
     /// [`Operation::IS_CANCELABLE`].
     pub(crate) is_cancelable: bool,
+    /// [`Operation::complete`] as an answer, in the tables of requests; the cell holds nothing afterwards, even if
+    /// that panics.
+    pub(crate) answer: Option<unsafe fn(NonNull<Cell>, Completion) -> Answer>,
 }
 
 /// The table for one type of operation, and where its values lie.
@@ -360,6 +364,7 @@ impl<O: Operation> Erased<O> {
         mount: Self::mount,
         is_local: Self::is_local,
         is_cancelable: O::IS_CANCELABLE,
+        answer: None,
     };
 
     /// Returns the address of the operation.
@@ -448,6 +453,19 @@ impl<O: Operation> Erased<O> {
     unsafe fn is_local(cell: NonNull<Cell>, descriptors: &dyn Descriptors) -> bool {
         // SAFETY: the cell holds a live operation of this type.
         unsafe { Self::place(cell).as_ref() }.is_local(descriptors)
+    }
+}
+
+/// The table for one type of operation as a request.
+pub(crate) struct Answering<O>(PhantomData<O>);
+
+impl<O: Operation<Output: IntoAnswer>> Answering<O> {
+    pub(crate) const VTABLE: &'static Vtable =
+        &Vtable { answer: Some(Self::answer), ..*Erased::<O>::VTABLE };
+
+    unsafe fn answer(cell: NonNull<Cell>, completion: Completion) -> Answer {
+        // SAFETY: the cell holds a live operation of this type; the driver does not use it again.
+        unsafe { Erased::<O>::take(cell) }.complete(completion).into_answer()
     }
 }
 

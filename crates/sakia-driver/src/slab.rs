@@ -61,6 +61,11 @@ pub(crate) mod flag {
     pub(crate) const WATCHED: u16 = 256;
     /// It is on the driver's board; see [`watch`](crate::core). Set when it is started.
     pub(crate) const SHOWN: u16 = 512;
+    /// A request: its answer is reported with the number in `notify`, and no handle has it.
+    pub(crate) const REQUEST: u16 = 1024;
+    /// It has another key than the one that its request was named by, the next generation; see
+    /// [`rename`](super::Slab::rename).
+    pub(crate) const RENAMED: u16 = 2048;
 }
 
 /// The way in which the end of an operation is made known.
@@ -145,6 +150,15 @@ impl Header {
     pub(crate) fn completion(&self) -> Completion {
         let Self { res, cqe_flags: flags, .. } = *self;
         Completion { res, flags, is_unstarted: self.has(flag::UNSTARTED) }
+    }
+
+    /// Takes the token and the table of a request that is done.
+    #[inline(always)]
+    pub(crate) fn take_request(&mut self) -> (u64, &'static Vtable) {
+        let Notify::Token(token) = std::mem::replace(&mut self.notify, Notify::none()) else {
+            unreachable!("a request has a token");
+        };
+        (token, self.vtable.expect("a slot that is done holds an operation"))
     }
 
     #[inline(always)]
@@ -235,6 +249,15 @@ impl Slab {
         (self.header(slot).generation == key.generation()).then_some(slot)
     }
 
+    /// Returns the slot of the request that `key` names, if it is still there.
+    pub(crate) fn find_request(&mut self, key: Key) -> Option<SlotRef> {
+        let slot = self.slot(key.index())?;
+        let header = self.header(slot);
+        let renames = u32::from(header.has(flag::RENAMED));
+        let is_named = header.generation.wrapping_sub(renames) == key.generation();
+        (is_named && header.has(flag::REQUEST)).then_some(slot)
+    }
+
     /// Returns the key of the operation in a slot.
     #[inline(always)]
     pub(crate) fn key(&mut self, slot: SlotRef) -> Key {
@@ -246,7 +269,9 @@ impl Slab {
     /// key are stale.
     pub(crate) fn rename(&mut self, slot: SlotRef) {
         let header = self.header(slot);
+        debug_assert!(!header.has(flag::RENAMED), "an operation is repeated once");
         header.generation = header.generation.wrapping_add(1);
+        header.flags |= flag::RENAMED;
     }
 
     /// Takes a free slot. Its header is as [`release`](Slab::release) left it.

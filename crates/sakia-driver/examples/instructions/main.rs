@@ -8,11 +8,14 @@
 //!   user and returns them: a table that owns the buffer and the descriptor of each operation until its
 //!   completion, and keys with generations;
 //! - `promised`: a loop by hand on `sakia-ring` with a field and a test for each promise of the driver;
-//! - `driver`: the same contract on `sakia-driver`.
+//! - `driver`: the same contract on `sakia-driver`;
+//! - `loop`: the same as requests with tokens, on its `Loop`.
 //!
 //! All variants use the same ring flags, and the bytes to read are in the page cache.
 //!
-//! Usage: `instructions VARIANT nop|read BATCH COUNT FILE`
+//! `cached` is for the last two: reads by their default rules, which are plain calls.
+//!
+//! Usage: `instructions VARIANT nop|read|cached BATCH COUNT FILE`
 
 mod promised;
 
@@ -21,7 +24,9 @@ use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 
-use sakia_driver::{Driver, Op, Operation, Wait};
+use sakia_driver::{
+    Buffer, Bypass, Driver, FileHandle, Foreign, Loop, Op, Operation, Outcome, Rules, Value, Wait,
+};
 use sakia_ring::{Cqe, Ring, Sqe};
 
 const BLOCK_BYTES: usize = 4096;
@@ -30,18 +35,21 @@ const BLOCK_BYTES: usize = 4096;
 enum What {
     Nop,
     Read,
+    /// The same reads by the default rules: plain calls.
+    Cached,
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, variant, what, batch, count, path] = &args[..] else {
         return Err(
-            "usage: instructions crate|ring|owned|promised|driver nop|read BATCH COUNT FILE".into(),
+            "usage: instructions crate|ring|owned|promised|driver|loop nop|read|cached BATCH COUNT FILE".into(),
         );
     };
     let what = match what.as_str() {
         "nop" => What::Nop,
         "read" => What::Read,
+        "cached" => What::Cached,
         other => return Err(format!("no operation {other}").into()),
     };
     let (batch, count): (usize, usize) = (batch.parse()?, count.parse()?);
@@ -52,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "owned" => on_owned(what, batch, count, file)?,
         "promised" => promised::on_promised(what, batch, count, file)?,
         "driver" => on_driver(what, batch, count, file)?,
+        "loop" => on_loop(what, batch, count, file)?,
         other => return Err(format!("no variant {other}").into()),
     };
     assert_eq!(done, count - count % batch);
@@ -75,7 +84,9 @@ fn crate_entry(what: What, fd: i32, buf: *mut u8) -> io_uring::squeue::Entry {
     use io_uring::{opcode, types};
     match what {
         What::Nop => opcode::Nop::new().build(),
-        What::Read => opcode::Read::new(types::Fd(fd), buf, BLOCK_BYTES as u32).offset(0).build(),
+        What::Read | What::Cached => {
+            opcode::Read::new(types::Fd(fd), buf, BLOCK_BYTES as u32).offset(0).build()
+        }
     }
 }
 
@@ -176,7 +187,7 @@ fn on_ring(what: What, batch: usize, count: usize, file: &File) -> Result<usize,
         for (index, buf) in bufs.iter_mut().enumerate() {
             let sqe = match what {
                 What::Nop => Sqe::nop(),
-                What::Read => Sqe::read(fd, buf.as_mut_ptr(), BLOCK_BYTES as u32, 0),
+                What::Read | What::Cached => Sqe::read(fd, buf.as_mut_ptr(), BLOCK_BYTES as u32, 0),
             };
             // SAFETY: the buffers and the file live until every read was reaped, below.
             let pushed = unsafe { ring.push(sqe.user_data(index as u64)) };
@@ -196,6 +207,9 @@ fn on_ring(what: What, batch: usize, count: usize, file: &File) -> Result<usize,
 /// Runs the same work on the driver, which takes the buffers and returns them.
 fn on_driver(what: What, batch: usize, count: usize, file: File) -> Result<usize, Box<dyn Error>> {
     let driver = Driver::uring()?;
+    if what == What::Cached {
+        driver.set_bypass(Bypass::Rules(Rules::default()));
+    }
     let file = driver.adopt(file.into());
     match what {
         What::Nop => on_driver_with(
@@ -208,7 +222,7 @@ fn on_driver(what: What, batch: usize, count: usize, file: File) -> Result<usize
                 result.expect("a no-op succeeds");
             },
         ),
-        What::Read => on_driver_with(
+        What::Read | What::Cached => on_driver_with(
             &driver,
             batch,
             count,
@@ -243,6 +257,46 @@ fn on_driver_with<T: Clone, O: Operation>(
             }
         }
         done += free.len();
+    }
+    Ok(done)
+}
+
+/// Runs the same work as requests, with memory of the caller.
+fn on_loop(what: What, batch: usize, count: usize, file: File) -> Result<usize, Box<dyn Error>> {
+    let mut ring = Loop::on(Driver::uring()?)?;
+    if what == What::Read {
+        ring.set_bypass(Bypass::Never);
+    }
+    let file = FileHandle::from(file);
+    let mut bufs: Vec<Vec<u8>> = (0..batch).map(|_| vec![0; BLOCK_BYTES]).collect();
+    let mut done = 0;
+    for _ in 0..count / batch {
+        for (buf, token) in bufs.iter_mut().zip(0..) {
+            if what == What::Nop {
+                ring.submit_nop(token)?;
+            } else {
+                // SAFETY: the buffers live until all outcomes were taken, below.
+                let buf = unsafe { Foreign::new(buf.as_mut_ptr(), buf.len()) };
+                ring.submit_read(&file, Buffer::Foreign(buf), 0, token)?;
+            }
+        }
+        let mut left = batch;
+        while left > 0 {
+            while let Some(outcome) = ring.take() {
+                let Outcome { token, result, value, .. } = outcome;
+                check(what, result.map_or(-1, |len| len as i32));
+                if !matches!(value, Value::None | Value::Buffer(Buffer::Foreign(_))) {
+                    return Err(format!("{value:?}").into());
+                }
+                std::mem::forget(value); // nothing, or the memory of `bufs`
+                std::hint::black_box(&bufs[token as usize]);
+                left -= 1;
+            }
+            if left > 0 {
+                ring.wait(Wait::Forever)?;
+            }
+        }
+        done += batch;
     }
     Ok(done)
 }

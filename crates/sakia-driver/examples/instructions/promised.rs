@@ -323,7 +323,7 @@ pub(super) fn on_promised(
         while let Some(buf) = free.pop() {
             handles.push(match what {
                 What::Nop => nop(engine, buf),
-                What::Read => read(engine, &descriptor, buf),
+                What::Read | What::Cached => read(engine, &descriptor, buf),
             });
         }
         while let Some(mut handle) = handles.pop() {

@@ -15,15 +15,25 @@ use super::{BATCH, Core, Memory};
 use crate::backend::Backend;
 use crate::decide::{Lane, limits};
 use crate::key::{Key, Kind};
-use crate::operation::{Block, Completion, Storage};
+use crate::operation::{Block, Completion, Storage, Vtable};
 use crate::slab::{Notify, SlotRef, SlotState, flag};
+
+/// An operation that is done, as a loop without wakers is told. All of a driver's are of one kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Done {
+    /// The token of one that has a handle.
+    Operation(u64),
+    /// The slot of a request, in state `Done`.
+    Request(SlotRef),
+}
 
 /// Actions in users' code that are due once the borrow of the core ends.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Wakers of tasks to wake, oldest first.
     pub(crate) wakes: VecDeque<Waker>,
-    pub(crate) tokens: VecDeque<u64>,
+    /// Operations that are done, for a loop without wakers, oldest first.
+    pub(crate) done: VecDeque<Done>,
     /// Slots in state `Disposing`, oldest first.
     pub(crate) disposals: VecDeque<SlotRef>,
 }
@@ -31,14 +41,14 @@ pub(crate) struct Outbox {
 impl Outbox {
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.wakes.is_empty() && self.tokens.is_empty() && self.disposals.is_empty()
+        self.wakes.is_empty() && self.done.is_empty() && self.disposals.is_empty()
     }
 
     /// Queues the notification of the waiting task or loop.
     #[inline(always)]
     fn tell(&mut self, notify: Notify) {
         match notify {
-            Notify::Token(token) => self.tokens.push_back(token),
+            Notify::Token(token) => self.done.push_back(Done::Operation(token)),
             Notify::Wake(waker) => self.wakes.push_back(waker),
         }
     }
@@ -210,7 +220,7 @@ impl Core {
         self.counters.finished += 1;
         let header = self.slab.header(slot);
         header.set_completion(completion);
-        if header.has(flag::ORPHAN | flag::SHOWN) && self.finish_specially(slot) {
+        if header.has(flag::ORPHAN | flag::SHOWN | flag::REQUEST) && self.finish_specially(slot) {
             return;
         }
         let header = self.slab.header(slot);
@@ -220,20 +230,46 @@ impl Core {
         }
     }
 
-    /// Ends an operation that is an orphan or watched. Returns whether it is disposed of.
-    #[cold]
+    /// Ends an operation that is an orphan, watched, or a request. Returns whether all is done for it.
     #[inline(never)]
     fn finish_specially(&mut self, slot: SlotRef) -> bool {
         if self.slab.header(slot).has(flag::SHOWN) {
             self.watch_end(slot);
         }
         let header = self.slab.header(slot);
+        if header.has(flag::REQUEST) {
+            header.state = SlotState::Done;
+            self.outbox.done.push_back(Done::Request(slot));
+            return true;
+        }
         let is_orphan = header.has(flag::ORPHAN);
         if is_orphan {
             header.state = SlotState::Disposing;
             self.outbox.disposals.push_back(slot);
         }
         is_orphan
+    }
+
+    /// Makes the operation in a slot, whose handle gives it up, a request with this table. Returns its name.
+    ///
+    /// # Safety
+    ///
+    /// - The cell holds an operation of the table's type, and the slot no longer has a handle.
+    #[inline(always)]
+    pub(crate) unsafe fn make_request(
+        &mut self,
+        slot: SlotRef,
+        vtable: &'static Vtable,
+        token: u64,
+    ) -> Key {
+        let header = self.slab.header(slot);
+        header.flags |= flag::REQUEST;
+        header.vtable = Some(vtable);
+        header.notify = Notify::Token(token);
+        if header.state == SlotState::Done {
+            self.outbox.done.push_back(Done::Request(slot));
+        }
+        self.slab.key(slot)
     }
 
     /// Returns the result of a slot that is done.

@@ -14,7 +14,7 @@ use super::{Core, Phase};
 use crate::backend::{Backend, Descriptors, RemoteWake};
 use crate::descriptors::KernelDescriptors;
 use crate::operation::Completion;
-use crate::slab::{Notify, SlotState};
+use crate::slab::{Notify, SlotState, flag};
 
 /// A reference that keeps a driver's memory, which this core is part of, for slots that are still in use
 /// after the driver's end.
@@ -154,7 +154,9 @@ impl Core {
                 continue;
             }
             header.state = SlotState::Lost;
-            if let Notify::Wake(waker) = std::mem::replace(&mut header.notify, Notify::none()) {
+            if !header.has(flag::REQUEST)
+                && let Notify::Wake(waker) = std::mem::replace(&mut header.notify, Notify::none())
+            {
                 self.outbox.wakes.push_back(waker);
             }
             let vtable = header.vtable.expect("a slot in flight holds an operation");
@@ -168,6 +170,21 @@ impl Core {
             self.finish_all_parked();
         }
         lost
+    }
+
+    /// Returns the tokens of the requests that were given up.
+    pub(crate) fn lost_requests(&mut self) -> Vec<u64> {
+        let mut tokens = Vec::new();
+        for slot in self.slab.slots() {
+            let header = self.slab.header(slot);
+            if header.state == SlotState::Lost
+                && header.has(flag::REQUEST)
+                && let Notify::Token(token) = header.notify
+            {
+                tokens.push(token);
+            }
+        }
+        tokens
     }
 
     /// Ends the closes that wait for their descriptor, whose last user may be an operation that was given up.

@@ -19,6 +19,10 @@ pub const CALLER_BYTES: usize = 256 << 10;
 /// The most buffers of one vectored call: the kernel's `UIO_MAXIOV`.
 pub const BUFFERS_MAX: usize = 1024;
 
+/// The most requests that a loop may have under way, unless its user says otherwise. Chosen: with 4 KiB each,
+/// their memory is 256 MiB.
+pub const UNDER_WAY_MAX: usize = 65_536;
+
 /// The bytes whose copy costs about as much as the rest of a small call or message (`PLATFORM.md`).
 pub const UNIT_BYTES: u32 = 8 << 10;
 

@@ -47,6 +47,7 @@ mod reading;
 mod recorded;
 mod reentrancy;
 mod registered_files;
+mod requests;
 mod scripted;
 #[cfg(feature = "sim")]
 mod simulated_descriptors;

@@ -1,0 +1,135 @@
+//! The descriptors of file handles on a loop's driver.
+
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::{Arc, Weak};
+
+use rustix::io::Errno;
+
+use super::mailbox::{FileId, Mailbox};
+use crate::driver::Driver;
+use crate::fd::{Fd, Lender};
+use crate::request::{Descriptor, FileHandle, Files, Named, Target};
+
+/// The files that a loop has used, by the numbers of their descriptors. A file stays until its last handle is
+/// gone or it is closed, of which a [letter](super::Letter) tells.
+pub(super) struct KnownFiles {
+    by_number: Vec<Option<Known>>,
+    mailbox: Arc<Mailbox>,
+    /// The eventfd of wakes.
+    wake: Fd,
+    /// The lender of bare numbers, which their user keeps open.
+    nobody: Lender,
+}
+
+struct Known {
+    id: FileId,
+    fd: Fd,
+    descriptor: Weak<Descriptor>,
+}
+
+/// The files together with the driver that has their descriptors.
+pub(super) struct FilesOf<'a> {
+    files: &'a mut KnownFiles,
+    driver: &'a Driver,
+}
+
+impl KnownFiles {
+    pub(super) fn new(mailbox: Arc<Mailbox>, driver: &Driver) -> Self {
+        let wake = driver.lend(Arc::clone(mailbox.signal()));
+        Self { by_number: Vec::new(), mailbox, wake, nobody: Arc::new(()) }
+    }
+
+    #[inline(always)]
+    pub(super) fn mailbox(&self) -> &Arc<Mailbox> {
+        &self.mailbox
+    }
+
+    pub(super) fn wake_fd(&self) -> &Fd {
+        &self.wake
+    }
+
+    #[inline(always)]
+    pub(super) fn of<'a>(&'a mut self, driver: &'a Driver) -> FilesOf<'a> {
+        FilesOf { files: self, driver }
+    }
+
+    /// Forgets a file; with `cancels`, also what is under way on it.
+    pub(super) fn forget(&mut self, file: FileId, cancels: bool, driver: &Driver) {
+        let place = self.by_number.get_mut(file.raw as usize);
+        let known = place.and_then(|place| place.take_if(|known| known.id == file));
+        let Some(Known { fd, descriptor, .. }) = known else { return };
+        if cancels {
+            // Ends the loan, once all operations have ended. Dropped, it goes on by itself.
+            drop(driver.close(fd));
+            return;
+        }
+        let descriptor = descriptor.upgrade();
+        drop(fd);
+        // In the way that the driver chooses: a file server may have to be told first.
+        if let Some(fd) = descriptor.and_then(Descriptor::give_up) {
+            drop(self.adopt(fd, driver));
+        }
+    }
+
+    /// Makes the driver the owner of a descriptor that had users on this loop. `None`, with the descriptor closed,
+    /// if requests by its bare number are under way, whose user has broken a promise.
+    pub(super) fn adopt(&self, fd: OwnedFd, driver: &Driver) -> Option<Fd> {
+        let is_in_use = driver.handle().shared.table.find(fd.as_raw_fd()).is_some();
+        (!is_in_use).then(|| driver.adopt(fd))
+    }
+
+    pub(super) fn forget_all(&mut self) {
+        self.by_number.clear();
+    }
+}
+
+impl Files for FilesOf<'_> {
+    #[inline(always)]
+    fn find(&mut self, target: &Target) -> Result<Fd, Errno> {
+        match &target.0 {
+            Named::File(file) => self.find_file(file),
+            Named::Number(raw) => self.borrow(*raw),
+        }
+    }
+}
+
+impl FilesOf<'_> {
+    /// Returns the descriptor of a file on this driver.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed.
+    #[inline(always)]
+    pub(super) fn find_file(&mut self, file: &FileHandle) -> Result<Fd, Errno> {
+        let id = file.id();
+        match self.files.by_number.get(id.raw as usize) {
+            Some(Some(known)) if known.id == id => Ok(known.fd.clone()),
+            _ => self.learn(file),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn learn(&mut self, file: &FileHandle) -> Result<Fd, Errno> {
+        let descriptor = file.use_by(&self.files.mailbox)?;
+        let fd = self.driver.lend(Arc::clone(&descriptor));
+        let (id, by_number) = (file.id(), &mut self.files.by_number);
+        let number = id.raw as usize;
+        if by_number.len() <= number {
+            by_number.resize_with((number + 1).next_multiple_of(64), || None);
+        }
+        by_number[number] =
+            Some(Known { id, fd: fd.clone(), descriptor: Arc::downgrade(&descriptor) });
+        Ok(fd)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn borrow(&self, raw: i32) -> Result<Fd, Errno> {
+        if raw < 0 {
+            return Err(Errno::BADF);
+        }
+        // SAFETY: the promise of `Target::number`: the number is open, and the same file, until the outcome of
+        // each request was taken; by then its operation, which has a clone, is gone.
+        Ok(unsafe { self.driver.handle().borrow(raw, Arc::clone(&self.files.nobody)) })
+    }
+}

@@ -1,0 +1,598 @@
+//! A loop of requests, for one thread.
+//!
+//! It is a [`Driver`] whose operations are [requests](crate::request) with tokens. What is not the driver's is
+//! here: the descriptors of file handles ([`files`]), messages about them ([`mailbox`]), and wakes
+//! ([`waker`]).
+
+mod files;
+mod mailbox;
+mod waker;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use self::files::KnownFiles;
+pub(crate) use self::mailbox::{FileId, Letter, Mailbox};
+pub use self::waker::LoopWaker;
+use self::waker::WakePoll;
+use crate::auto::{Auto, Choice};
+use crate::core::Wait;
+use crate::counters::Counters;
+use crate::decide::{Bypass, Rules, limits};
+use crate::driver::{DRAIN_LIMIT, Driver};
+use crate::key::Key;
+use crate::request::{
+    Answer, Buffer, Closer, Deliveries, FileHandle, Outcome, Request, Started, begun, start,
+};
+
+/// Performs requests for the thread that made it. Submitting and waiting are one system call, and results are
+/// taken without one.
+///
+/// What ends at once, such as a read of bytes in memory, is done within [`submit`](Loop::submit), and its outcome
+/// is there. Everything else is under way until its outcome was taken. Dropping the loop is a
+/// [`stop`](Loop::stop) with a limit of one second.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::{FileHandle, Loop, Request, Wait};
+///
+/// let mut ring = Loop::new()?;
+/// let file = FileHandle::from(std::fs::File::open("Cargo.toml")?);
+/// for token in 0..4 {
+///     ring.submit(Request::read(&file, vec![0; 8].into(), token * 8), token)?;
+/// }
+/// let mut parts = vec![Vec::new(); 4];
+/// for _ in 0..4 {
+///     let outcome = loop {
+///         match ring.take() {
+///             Some(outcome) => break outcome,
+///             None => ring.wait(Wait::Forever)?,
+///         };
+///     };
+///     let token = outcome.token;
+///     assert!(!outcome.more && matches!(outcome.result, Ok(8)));
+///     parts[token as usize] = outcome.into_vec().expect("the vector that it had");
+/// }
+/// assert_eq!(parts.concat(), std::fs::read("Cargo.toml")?[..32]);
+/// # std::io::Result::Ok(())
+/// ```
+pub struct Loop {
+    driver: Driver,
+    files: KnownFiles,
+    /// Answers that need no slot of the driver.
+    ready: VecDeque<Outcome>,
+    /// Outcomes of requests that have more.
+    deliveries: Rc<Deliveries>,
+    wake: WakePoll,
+    /// Requests whose last outcome was not taken.
+    under_way: usize,
+    under_way_max: usize,
+    /// The tokens of requests to close a file that is still in use.
+    closes: Vec<u64>,
+    is_polled: bool,
+}
+
+/// Names a request of a loop, to cancel it. One whose request has ended names nothing.
+///
+/// # Examples
+/// See [`Loop::cancel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Ticket(Option<Key>);
+
+/// A request that was not submitted, since the most that a loop may have are under way.
+///
+/// # Examples
+/// See [`Loop::set_under_way_max`].
+pub struct Full(pub Request);
+
+impl fmt::Debug for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Full")
+    }
+}
+
+impl fmt::Display for Full {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("as many requests are under way as the loop may have: take outcomes first")
+    }
+}
+
+impl std::error::Error for Full {}
+
+impl From<Full> for io::Error {
+    fn from(full: Full) -> Self {
+        Self::new(io::ErrorKind::WouldBlock, full.to_string())
+    }
+}
+
+/// The end of a loop.
+///
+/// # Examples
+/// See [`Loop::stop`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the memory of requests that leaked must stay"]
+pub struct LoopEnd {
+    /// The tokens of the requests that did not end. The kernel may use their memory for ever.
+    pub leaked: Vec<u64>,
+}
+
+impl fmt::Debug for Loop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loop").field("under_way", &self.under_way).finish_non_exhaustive()
+    }
+}
+
+impl Loop {
+    /// Makes a loop on a ring or, where the machine offers none, on epoll and threads.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left. Otherwise as [`Auto::detect`].
+    ///
+    /// # Examples
+    /// See [`Loop`](Loop#examples).
+    pub fn new() -> io::Result<Self> {
+        Self::detect().map(|(ring, _)| ring)
+    }
+
+    /// As [`new`](Loop::new), and tells which backend it is and why.
+    ///
+    /// # Errors
+    /// As [`new`](Loop::new).
+    ///
+    /// # Examples
+    /// ```
+    /// let (ring, choice) = sakia_driver::Loop::detect()?;
+    /// println!("{choice}");
+    /// # drop(ring);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn detect() -> io::Result<(Self, Choice)> {
+        let (backend, choice) = Auto::detect()?;
+        Ok((Self::on(Driver::new(backend))?, choice))
+    }
+
+    /// Makes a loop of a driver of the kernel's, which makes [plain calls](Bypass) by the default rules from now
+    /// on.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left.
+    ///
+    /// # Panics
+    /// On the simulated kernel, to which a descriptor of the process means nothing.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Driver, Epoll, Loop};
+    ///
+    /// let ring = Loop::on(Driver::new(Epoll::new()?))?;
+    /// # drop(ring);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn on(driver: Driver) -> io::Result<Self> {
+        driver.set_bypass(Bypass::Rules(Rules::default()));
+        let mailbox = Arc::new(Mailbox::new()?);
+        let files = KnownFiles::new(mailbox, &driver);
+        Ok(Self {
+            driver,
+            files,
+            ready: VecDeque::new(),
+            deliveries: Rc::default(),
+            wake: WakePoll::default(),
+            under_way: 0,
+            under_way_max: limits::UNDER_WAY_MAX,
+            closes: Vec::new(),
+            is_polled: false,
+        })
+    }
+
+    /// Sets whether operations may be done as plain calls where that is cheaper, from now on, as
+    /// [`Handle::set_bypass`](crate::Handle::set_bypass). A new loop has the default rules.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Bypass, Loop};
+    ///
+    /// let ring = Loop::new()?;
+    /// ring.set_bypass(Bypass::Never);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn set_bypass(&self, bypass: Bypass) {
+        self.driver.set_bypass(bypass);
+    }
+
+    /// Returns the counters of its activity so far.
+    ///
+    /// # Examples
+    /// See [`Loop::submit`].
+    pub fn counters(&self) -> Counters {
+        self.driver.counters()
+    }
+
+    /// Sets the most requests that may be under way, 65,536 by default, to bound the memory that they hold.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Full, Loop, Request};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// ring.set_under_way_max(1);
+    /// ring.submit(Request::Nop, 1)?;
+    /// let Err(Full(request)) = ring.submit(Request::Nop, 2) else { panic!("there is no room") };
+    /// while ring.take().is_none() {
+    ///     ring.wait(sakia_driver::Wait::Forever)?;
+    /// }
+    /// ring.submit(request, 2)?;
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn set_under_way_max(&mut self, most: usize) {
+        self.under_way_max = most;
+    }
+
+    /// Returns the number of requests whose last outcome was not taken.
+    ///
+    /// # Examples
+    /// See [`Loop::stop`].
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// Submits a request, which reaches the kernel with the next [`wait`](Loop::wait) at the latest. Its outcome has
+    /// this token; an error of the operation is an outcome, too.
+    ///
+    /// # Errors
+    /// As many requests are under way as may be: the request comes back.
+    ///
+    /// # Examples
+    /// What ends at once is done by then:
+    /// ```
+    /// use sakia_driver::{FileHandle, Loop, OpKind, Request};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let file = FileHandle::from(std::fs::File::open("Cargo.toml")?);
+    /// # std::fs::read("Cargo.toml")?;
+    /// ring.submit(Request::read(&file, vec![0; 8].into(), 0), 7)?;
+    /// // In the page cache, as a rule.
+    /// if ring.counters().of(OpKind::Read).inline == 1 {
+    ///     assert_eq!(ring.take().expect("it is done").token, 7);
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn submit(&mut self, request: Request, token: u64) -> Result<Ticket, Full> {
+        if !self.has_room() {
+            return Err(Full(request));
+        }
+        let driver = &self.driver;
+        let started = match request {
+            Request::Close { file } => {
+                self.under_way += 1;
+                return Ok(self.close(&file, token));
+            }
+            other => start(other, token, driver, &mut self.files.of(driver), &self.deliveries),
+        };
+        Ok(self.note(token, started))
+    }
+
+    /// Submits a [`Request::Nop`], in fewer instructions.
+    ///
+    /// # Errors
+    /// As [`submit`](Loop::submit).
+    ///
+    /// # Examples
+    /// See [`Loop::submit_read`].
+    #[inline(always)]
+    pub fn submit_nop(&mut self, token: u64) -> Result<Ticket, Full> {
+        if !self.has_room() {
+            return Err(Full(Request::Nop));
+        }
+        let started = Started::As(self.driver.nop().into_request(token));
+        Ok(self.note(token, Ok(started)))
+    }
+
+    /// Submits a [`Request::Read`] of a file handle, in fewer instructions.
+    ///
+    /// # Errors
+    /// As [`submit`](Loop::submit).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{FileHandle, Loop, Wait};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let file = FileHandle::from(std::fs::File::open("Cargo.toml")?);
+    /// ring.submit_read(&file, vec![0; 9].into(), 0, 1)?;
+    /// ring.submit_nop(2)?;
+    /// let mut tokens = 0;
+    /// while ring.under_way() > 0 {
+    ///     match ring.take() {
+    ///         Some(outcome) => tokens += outcome.token,
+    ///         None => drop(ring.wait(Wait::Forever)?),
+    ///     }
+    /// }
+    /// assert_eq!(tokens, 3);
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[inline(always)]
+    pub fn submit_read(
+        &mut self,
+        file: &FileHandle,
+        buffer: Buffer,
+        offset: u64,
+        token: u64,
+    ) -> Result<Ticket, Full> {
+        if !self.has_room() {
+            return Err(Full(Request::read(file, buffer, offset)));
+        }
+        let fd = self.files.of(&self.driver).find_file(file);
+        let started = fd.map(|fd| begun(self.driver.begin_read(&fd, buffer, offset), token));
+        Ok(self.note(token, started))
+    }
+
+    /// Submits a [`Request::Write`] of a file handle, in fewer instructions.
+    ///
+    /// # Errors
+    /// As [`submit`](Loop::submit).
+    ///
+    /// # Examples
+    /// See [`Loop::submit_read`].
+    #[inline(always)]
+    pub fn submit_write(
+        &mut self,
+        file: &FileHandle,
+        buffer: Buffer,
+        offset: u64,
+        token: u64,
+    ) -> Result<Ticket, Full> {
+        if !self.has_room() {
+            return Err(Full(Request::write(file, buffer, offset)));
+        }
+        let fd = self.files.of(&self.driver).find_file(file);
+        let started = fd.map(|fd| begun(self.driver.begin_write(&fd, buffer, offset), token));
+        Ok(self.note(token, started))
+    }
+
+    #[inline(always)]
+    fn has_room(&self) -> bool {
+        self.under_way < self.under_way_max
+    }
+
+    /// Takes note of a request that was started, or could not be.
+    #[inline(always)]
+    fn note(&mut self, token: u64, started: Result<Started, Errno>) -> Ticket {
+        self.under_way += 1;
+        match started {
+            Ok(Started::As(key)) => Ticket(Some(key)),
+            Ok(Started::Done(answer)) => self.answer(token, answer),
+            Err(errno) => self.fail(token, errno),
+        }
+    }
+
+    /// Takes the outcome of a request, oldest first as far as they came one after the other. Makes no system call.
+    ///
+    /// # Examples
+    /// See [`Loop`](Loop#examples).
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Outcome> {
+        if let Some(outcome) = self.ready.pop_front() {
+            self.under_way -= 1;
+            return Some(outcome);
+        }
+        if !self.deliveries.is_empty()
+            && let Some(outcome) = self.take_delivery()
+        {
+            return Some(outcome);
+        }
+        let (token, answer) = self.driver.next_answer()?;
+        self.under_way -= 1;
+        let Answer { result, value } = answer;
+        Some(Outcome { token, more: false, result, value })
+    }
+
+    /// Submits what was not, and waits for an outcome, if there is none to [take](Loop::take). It may return
+    /// without one: after a wake, after a signal, when the time is over. Returns the number of outcomes to take.
+    ///
+    /// # Errors
+    /// A permanent failure of the backend, after which the loop is of no more use; always an error in a forked
+    /// child.
+    ///
+    /// # Examples
+    /// See [`Loop`](Loop#examples).
+    #[inline]
+    pub fn wait(&mut self, wait: Wait) -> io::Result<usize> {
+        let is_woken = self.files.mailbox().signal().is_raised();
+        if is_woken || self.is_polled || !self.wake.is_armed() {
+            self.prepare_turn();
+        }
+        let wait = if is_woken || self.ready() > 0 { Wait::Poll } else { wait };
+        self.driver.turn(wait)?;
+        if self.files.mailbox().signal().is_raised() {
+            self.note_wake();
+        }
+        Ok(self.ready())
+    }
+
+    /// Requests that a request be canceled. Its outcome comes in any case: its value, if it was quicker, or
+    /// `ECANCELED`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{CURRENT_POSITION, FileHandle, Loop, Request, Wait};
+    /// use std::os::fd::OwnedFd;
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// let reader = FileHandle::from(OwnedFd::from(reader));
+    /// // It would wait for ever.
+    /// let ticket = ring.submit(Request::read(&reader, vec![0; 8].into(), CURRENT_POSITION), 1)?;
+    /// ring.wait(Wait::Poll)?;
+    /// ring.cancel(ticket);
+    /// let outcome = loop {
+    ///     match ring.take() {
+    ///         Some(outcome) => break outcome,
+    ///         None => ring.wait(Wait::Forever)?,
+    ///     };
+    /// };
+    /// assert_eq!(outcome.result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn cancel(&mut self, ticket: Ticket) {
+        if let Some(key) = ticket.0 {
+            self.driver.cancel_request(key);
+        }
+    }
+
+    /// Returns the means to end a [`wait`](Loop::wait) from anywhere.
+    ///
+    /// # Examples
+    /// See [`LoopWaker`](LoopWaker#examples).
+    pub fn waker(&self) -> LoopWaker {
+        LoopWaker::new(self.files.mailbox().signal())
+    }
+
+    /// Returns a descriptor that becomes readable when a [`wait`](Loop::wait) would bring something, for a foreign
+    /// loop to poll. Before the foreign loop sleeps, call `wait` with [`Wait::Poll`], and take all outcomes.
+    ///
+    /// # Errors
+    /// As [`Driver::pollable`].
+    ///
+    /// # Examples
+    /// ```
+    /// use rustix::event::{PollFd, PollFlags, poll};
+    /// use sakia_driver::{Loop, Request, Wait};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let pollable = ring.pollable()?;
+    /// ring.submit(Request::Nop, 1)?;
+    /// while ring.wait(Wait::Poll)? == 0 {
+    ///     poll(&mut [PollFd::new(&pollable, PollFlags::IN)], None)?;
+    /// }
+    /// assert_eq!(ring.take().expect("it is done").token, 1);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn pollable(&mut self) -> io::Result<OwnedFd> {
+        let pollable = self.driver.pollable()?;
+        self.is_polled = true;
+        Ok(pollable)
+    }
+
+    /// Ends the loop: cancels what is under way, and waits at most `limit` for the kernel to give all memory back.
+    /// The outcomes of what has ended by then can still be taken. Later requests end with `ECANCELED`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{CURRENT_POSITION, FileHandle, Loop, Request, Wait};
+    /// use std::os::fd::OwnedFd;
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let (reader, _writer) = std::io::pipe()?;
+    /// let reader = FileHandle::from(OwnedFd::from(reader));
+    /// ring.submit(Request::read(&reader, vec![0; 8].into(), CURRENT_POSITION), 1)?;
+    /// ring.wait(Wait::Poll)?;
+    /// assert!(ring.stop(std::time::Duration::from_secs(10)).leaked.is_empty());
+    /// assert_eq!((ring.under_way(), ring.take().map(|outcome| outcome.token)), (1, Some(1)));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn stop(&mut self, limit: Duration) -> LoopEnd {
+        self.read_letters();
+        self.files.forget_all();
+        self.wake.disarm();
+        let leaked = self.driver.end_requests(limit);
+        self.files.mailbox().close();
+        for token in std::mem::take(&mut self.closes) {
+            // Whoever uses the file last closes it.
+            self.fail(token, Errno::CANCELED);
+        }
+        LoopEnd { leaked }
+    }
+
+    /// Returns the number of outcomes to take.
+    #[inline(always)]
+    fn ready(&self) -> usize {
+        self.ready.len() + self.deliveries.len() + self.driver.answers()
+    }
+
+    fn take_delivery(&mut self) -> Option<Outcome> {
+        let (token, connection) = self.deliveries.pop()?;
+        let Answer { result, value } = Answer::file(connection);
+        Some(Outcome { token, more: true, result, value })
+    }
+
+    /// Adds the last outcome of a request that has no slot.
+    #[inline(always)]
+    fn answer(&mut self, token: u64, answer: Answer) -> Ticket {
+        let Answer { result, value } = answer;
+        self.ready.push_back(Outcome { token, more: false, result, value });
+        Ticket(None)
+    }
+
+    #[cold]
+    fn fail(&mut self, token: u64, errno: Errno) -> Ticket {
+        self.answer(token, Answer::number(Err(errno.into())))
+    }
+
+    /// Does what is rarely due before a turn.
+    #[cold]
+    #[inline(never)]
+    fn prepare_turn(&mut self) {
+        if self.is_polled {
+            self.driver.clear_readiness();
+        }
+        self.read_letters();
+        if !self.wake.is_armed() {
+            self.wake.arm(&self.driver, self.files.wake_fd());
+        }
+    }
+
+    /// Takes the wakes up to now, and what they tell.
+    #[cold]
+    #[inline(never)]
+    fn note_wake(&mut self) {
+        self.files.mailbox().signal().clear();
+        self.read_letters();
+    }
+
+    fn read_letters(&mut self) {
+        for letter in self.files.mailbox().take() {
+            match letter {
+                Letter::Forget { file, is_closed } => {
+                    self.files.forget(file, is_closed, &self.driver)
+                }
+                Letter::Unused { token, fd } => {
+                    self.closes.retain(|&other| other != token);
+                    match fd.and_then(|fd| self.files.adopt(fd, &self.driver)) {
+                        Some(fd) => {
+                            self.driver.close(fd).into_request(token);
+                        }
+                        None => {
+                            self.answer(token, Answer::number(Ok(0)));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[cold]
+    fn close(&mut self, file: &FileHandle, token: u64) -> Ticket {
+        let mailbox = Arc::clone(self.files.mailbox());
+        self.closes.push(token);
+        if let Err(errno) = file.close(Closer { mailbox, token }) {
+            self.closes.pop();
+            return self.fail(token, errno);
+        }
+        self.read_letters();
+        Ticket(None)
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.stop(DRAIN_LIMIT);
+    }
+}

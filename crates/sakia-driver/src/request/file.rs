@@ -1,0 +1,391 @@
+//! A file that any thread, loop or queue may use, and the file that a request is for.
+
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use rustix::io::Errno;
+
+use crate::decide::limits;
+use crate::event_loop::{FileId, Letter, Mailbox};
+use crate::file_calls::FileCalls;
+
+/// The serial number of the next file.
+static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
+
+/// A file, for requests on any number of loops. Clones are the same file.
+///
+/// The facts that are learned of the file belong to the handle, so its requests are cheaper than those on a bare
+/// [number](Target::number). The file is closed when the last clone is dropped and no request uses it; if a loop
+/// has used it, that loop closes it, in its next wait. [`Request::Close`](crate::Request::Close) cancels what is
+/// under way on all loops, waits for it, and tells the result of the close.
+///
+/// # Examples
+/// ```
+/// use std::os::fd::AsFd;
+///
+/// use sakia_driver::FileHandle;
+///
+/// let file = std::fs::File::open("Cargo.toml")?;
+/// let copy = FileHandle::duplicate(file.as_fd())?; // its own descriptor
+/// let own = FileHandle::from(file); // the file's descriptor
+/// let mut start = [0; 9];
+/// if let Some(result) = own.try_read(&mut start, Some(0)) {
+///     assert_eq!((result?, &start), (9, b"[package]"));
+/// }
+/// # drop(copy);
+/// # std::io::Result::Ok(())
+/// ```
+#[derive(Clone)]
+pub struct FileHandle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    id: FileId,
+    calls: FileCalls,
+    state: Mutex<State>,
+}
+
+/// The shared state of a file.
+struct State {
+    /// `None` once it is being closed.
+    descriptor: Option<Arc<Descriptor>>,
+    /// The loops that may keep the descriptor.
+    users: Vec<Weak<Mailbox>>,
+}
+
+/// The descriptor of a file. Requests keep it through their driver, see [`Driver::lend`](crate::Driver::lend).
+pub(crate) struct Descriptor {
+    /// `None` once it was handed over to be closed.
+    source: Option<Source>,
+    closer: Mutex<Option<Closer>>,
+}
+
+enum Source {
+    Own(OwnedFd),
+    /// Its owner lends it, and closes it.
+    Lent(Arc<dyn AsFd + Send + Sync>),
+}
+
+/// The request that closes the file, and its loop.
+pub(crate) struct Closer {
+    pub(crate) mailbox: Arc<Mailbox>,
+    pub(crate) token: u64,
+}
+
+impl AsFd for Descriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self.source.as_ref().expect("it is taken at the end only") {
+            Source::Own(fd) => fd.as_fd(),
+            Source::Lent(owner) => owner.as_fd(),
+        }
+    }
+}
+
+impl Descriptor {
+    /// Returns the descriptor to be closed; `None` if an owner has lent it.
+    fn into_owned(mut self) -> Option<OwnedFd> {
+        match self.source.take()? {
+            Source::Own(fd) => Some(fd),
+            Source::Lent(_) => None,
+        }
+    }
+
+    /// Gives up a use of the descriptor. Returns it, to be closed, if this was the last.
+    pub(crate) fn give_up(self: Arc<Self>) -> Option<OwnedFd> {
+        // One that a request closes tells its loop.
+        let is_closing = self.closer.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        if is_closing { None } else { Arc::into_inner(self)?.into_owned() }
+    }
+}
+
+impl Drop for Descriptor {
+    fn drop(&mut self) {
+        let closer = self.closer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let (Some(closer), Some(source)) = (closer, self.source.take()) {
+            let fd = match source {
+                Source::Own(fd) => Some(fd),
+                Source::Lent(_) => None,
+            };
+            closer.mailbox.send(Letter::Unused { token: closer.token, fd });
+        }
+    }
+}
+
+impl FileHandle {
+    fn new(source: Source) -> Self {
+        let descriptor = Descriptor { source: Some(source), closer: Mutex::new(None) };
+        let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
+        let id = FileId { raw: descriptor.as_fd().as_raw_fd(), serial };
+        let state = State { descriptor: Some(Arc::new(descriptor)), users: Vec::new() };
+        let inner = Inner { id, calls: FileCalls::default(), state: Mutex::new(state) };
+        Self { inner: Arc::new(inner) }
+    }
+
+    /// Uses the descriptor of another owner, who closes it once the last clone and the last request are gone.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::sync::Arc;
+    ///
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let owner = Arc::new(std::fs::File::open("Cargo.toml")?);
+    /// let file = FileHandle::lent(Arc::clone(&owner));
+    /// drop(file);
+    /// assert!(owner.metadata()?.is_file());
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn lent<T: AsFd + Send + Sync + 'static>(owner: Arc<T>) -> Self {
+        Self::new(Source::Lent(owner))
+    }
+
+    /// Makes a descriptor of its own for an open file, closed on exec.
+    ///
+    /// # Errors
+    /// `EMFILE`: none is left.
+    ///
+    /// # Examples
+    /// See [`FileHandle`](FileHandle#examples).
+    pub fn duplicate(fd: BorrowedFd<'_>) -> io::Result<Self> {
+        fd.try_clone_to_owned().map(Self::from)
+    }
+
+    /// Returns the number of its descriptor, to be looked at: it is open as long as there is a clone that was not
+    /// [closed](crate::Request::Close).
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::FileHandle;
+    ///
+    /// assert!(FileHandle::from(std::fs::File::open("Cargo.toml")?).raw() > 2);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn raw(&self) -> RawFd {
+        self.inner.id.raw
+    }
+
+    /// Calls `f` with the descriptor, which stays open until it returns, for system calls that requests do not offer.
+    /// A [close](crate::Request::Close) waits for it.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    ///
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let socket = FileHandle::from(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0")?));
+    /// let address = socket.with_fd(|fd| rustix::net::getsockname(fd))??;
+    /// assert!(std::net::SocketAddr::try_from(address)?.port() > 0);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn with_fd<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> T) -> io::Result<T> {
+        let descriptor = self.inner.lock().descriptor.clone().ok_or(Errno::BADF)?;
+        Ok(f(descriptor.as_fd()))
+    }
+
+    /// Reads up to 256 KiB, at an offset or at the file's position, on the calling thread. `None` if that may
+    /// block, or is not tried because it lately would have. Neither waits nor allocates.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed. `EINVAL`: no room. Otherwise as `pread(2)`.
+    ///
+    /// # Examples
+    /// See [`FileHandle`](FileHandle#examples).
+    #[doc(alias = "RWF_NOWAIT")]
+    pub fn try_read(&self, buf: &mut [u8], at: Option<u64>) -> Option<io::Result<usize>> {
+        let len = buf.len().min(limits::CALLER_BYTES);
+        if len == 0 {
+            return Some(Err(Errno::INVAL.into()));
+        }
+        let descriptor = match self.descriptor()? {
+            Ok(descriptor) => descriptor,
+            Err(errno) => return Some(Err(errno.into())),
+        };
+        self.inner.calls.read(descriptor.as_fd(), &mut [IoSliceMut::new(&mut buf[..len])], at)
+    }
+
+    /// Writes up to 256 KiB, as [`try_read`](FileHandle::try_read) reads.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed. Otherwise as `pwrite(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let (reader, writer) = std::io::pipe()?;
+    /// let writer = FileHandle::from(std::os::fd::OwnedFd::from(writer));
+    /// if let Some(result) = writer.try_write(b"hello", None) {
+    ///     assert_eq!(result?, 5);
+    /// }
+    /// # drop(reader);
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[doc(alias = "RWF_NOWAIT")]
+    pub fn try_write(&self, buf: &[u8], at: Option<u64>) -> Option<io::Result<usize>> {
+        let len = buf.len().min(limits::CALLER_BYTES);
+        let descriptor = match self.descriptor()? {
+            Ok(descriptor) => descriptor,
+            Err(errno) => return Some(Err(errno.into())),
+        };
+        self.inner.calls.write(descriptor.as_fd(), &[IoSlice::new(&buf[..len])], at)
+    }
+
+    pub(crate) fn id(&self) -> FileId {
+        self.inner.id
+    }
+
+    /// Returns the descriptor for a loop, which is told when it is to be forgotten.
+    ///
+    /// # Errors
+    /// `EBADF`: it is closed, or being closed.
+    pub(crate) fn use_by(&self, mailbox: &Arc<Mailbox>) -> Result<Arc<Descriptor>, Errno> {
+        let mut state = self.inner.lock();
+        let descriptor = state.descriptor.clone().ok_or(Errno::BADF)?;
+        state.users.retain(|user| user.strong_count() > 0);
+        state.users.push(Arc::downgrade(mailbox));
+        Ok(descriptor)
+    }
+
+    /// Begins to close it: new requests are refused, and each loop is told to cancel its own. Once no loop uses
+    /// it any more, that of `closer` gets the descriptor.
+    ///
+    /// # Errors
+    /// `EBADF`: it is closed, or being closed.
+    pub(crate) fn close(&self, closer: Closer) -> Result<(), Errno> {
+        let mut state = self.inner.lock();
+        let descriptor = state.descriptor.take().ok_or(Errno::BADF)?;
+        *descriptor.closer.lock().unwrap_or_else(PoisonError::into_inner) = Some(closer);
+        state.tell(self.inner.id, true);
+        drop(state);
+        drop(descriptor); // perhaps the last user
+        Ok(())
+    }
+
+    /// Returns the descriptor for a call on this thread. `None` if another thread is just looking at it.
+    fn descriptor(&self) -> Option<Result<Arc<Descriptor>, Errno>> {
+        let state = self.inner.state.try_lock().ok()?;
+        Some(state.descriptor.clone().ok_or(Errno::BADF))
+    }
+}
+
+impl State {
+    /// Tells the loops that use the file to forget it.
+    fn tell(&mut self, file: FileId, is_closed: bool) {
+        for user in self.users.drain(..).filter_map(|user| user.upgrade()) {
+            user.send(Letter::Forget { file, is_closed });
+        }
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // No code panics while it holds the lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        let id = self.id;
+        self.state.get_mut().unwrap_or_else(PoisonError::into_inner).tell(id, false);
+    }
+}
+
+impl From<OwnedFd> for FileHandle {
+    fn from(fd: OwnedFd) -> Self {
+        Self::new(Source::Own(fd))
+    }
+}
+
+impl From<std::fs::File> for FileHandle {
+    fn from(file: std::fs::File) -> Self {
+        Self::from(OwnedFd::from(file))
+    }
+}
+
+impl fmt::Debug for FileHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FileHandle({})", self.inner.id.raw)
+    }
+}
+
+/// The file that a request is for.
+///
+/// # Examples
+/// See [`Target::number`].
+#[derive(Clone, Debug)]
+pub struct Target(pub(crate) Named);
+
+#[derive(Clone, Debug)]
+pub(crate) enum Named {
+    File(FileHandle),
+    Number(RawFd),
+}
+
+impl Target {
+    /// Names a descriptor by its number alone. Nothing is remembered for it: each request finds out anew what kind
+    /// of file it is.
+    ///
+    /// # Safety
+    ///
+    /// - The number is open, and refers to the same open file, until the outcome of each request with this value
+    ///   was taken; for ever if it never is.
+    /// - The file may be read, written or changed as these requests do: its owner lets the caller.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::AsRawFd;
+    ///
+    /// use sakia_driver::{Loop, Request, Target, Wait};
+    ///
+    /// let file = std::fs::File::open("Cargo.toml")?;
+    /// // SAFETY: the file is closed after the loop, which ends its requests.
+    /// let target = unsafe { Target::number(file.as_raw_fd()) };
+    /// let mut ring = Loop::new()?;
+    /// ring.submit(Request::read(&target, vec![0; 9].into(), 0), 1)?;
+    /// let outcome = loop {
+    ///     match ring.take() {
+    ///         Some(outcome) => break outcome,
+    ///         None => ring.wait(Wait::Forever)?,
+    ///     };
+    /// };
+    /// assert_eq!(outcome.result?, 9);
+    /// drop(ring);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub unsafe fn number(raw: RawFd) -> Self {
+        Self(Named::Number(raw))
+    }
+}
+
+impl From<FileHandle> for Target {
+    fn from(file: FileHandle) -> Self {
+        Self(Named::File(file))
+    }
+}
+
+impl From<&FileHandle> for Target {
+    fn from(file: &FileHandle) -> Self {
+        Self(Named::File(file.clone()))
+    }
+}
+
+impl From<std::fs::File> for Target {
+    fn from(file: std::fs::File) -> Self {
+        Self::from(FileHandle::from(file))
+    }
+}
+
+impl From<&Self> for Target {
+    fn from(target: &Self) -> Self {
+        target.clone()
+    }
+}

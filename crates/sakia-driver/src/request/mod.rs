@@ -1,0 +1,238 @@
+//! Requests: operations as values, and their outcomes.
+//!
+//! A request owns all that it needs, and its memory comes back in its outcome. A [`Loop`](crate::Loop) performs
+//! it, and names it by a token of the caller. This is the form for programs without futures, and for other
+//! languages.
+
+mod answer;
+mod buffer;
+mod file;
+mod several;
+mod start;
+
+use std::ffi::CString;
+use std::io;
+
+pub(crate) use self::answer::{Answer, IntoAnswer};
+pub use self::buffer::{Buffer, Foreign};
+pub(crate) use self::file::{Closer, Descriptor, Named};
+pub use self::file::{FileHandle, Target};
+pub(crate) use self::several::{AcceptMany, Deliveries};
+pub(crate) use self::start::{Files, Started, begun, start};
+use crate::address::{Domain, ShutdownHow, SocketAddress, SocketType};
+use crate::ops::{
+    ControlMessages, OpenHow, PollEvents, Received, ReceivedControl, SetTime, StatfsResult,
+    StatxResult,
+};
+
+/// An operation with everything that it needs.
+///
+/// Where a field `directory` is `None`, a relative path starts at the working directory. An `offset` of
+/// [`CURRENT_POSITION`](crate::CURRENT_POSITION) is the file's own position.
+///
+/// # Errors
+/// Each operation fails as the method of [`Handle`](crate::Handle) with its name. `EBADF`: the file handle was
+/// closed.
+///
+/// # Examples
+/// See [`Loop`](crate::Loop#examples).
+#[derive(Debug)]
+#[non_exhaustive]
+#[expect(
+    missing_docs,
+    reason = "the fields are the arguments of the operations' methods of `Handle`"
+)]
+pub enum Request {
+    /// Nothing, by way of the queue.
+    Nop,
+    /// Reads into one buffer. The value is the number of bytes.
+    Read { file: Target, buffer: Buffer, offset: u64 },
+    /// Writes from one buffer. The value is the number of bytes.
+    Write { file: Target, buffer: Buffer, offset: u64 },
+    /// Reads into several buffers, one after the other, with these `RWF_*` flags.
+    ReadVectored { file: Target, buffers: Vec<Buffer>, offset: u64, flags: u32 },
+    /// Writes from several buffers, one after the other, with these `RWF_*` flags.
+    WriteVectored { file: Target, buffers: Vec<Buffer>, offset: u64, flags: u32 },
+    /// Opens a file, closed on exec. The value is its handle.
+    Open { directory: Option<Target>, path: CString, how: OpenHow },
+    /// Cancels all operations on the file, on all loops, waits for their ends, and closes it.
+    Close { file: FileHandle },
+    /// Makes contents durable, and with `data_only` not all of the metadata.
+    Sync { file: Target, data_only: bool },
+    /// Returns metadata; of the file itself if there is no path. `flags` are `AT_*`.
+    Stat { directory: Option<Target>, path: Option<CString>, flags: u32 },
+    /// Returns facts about the file's file system.
+    StatFs { file: Target },
+    /// Sets the length.
+    Truncate { file: Target, len: u64 },
+    /// Allocates or frees room; `mode` is that of `fallocate(2)`.
+    Allocate { file: Target, mode: u32, offset: u64, len: u64 },
+    /// Advises the kernel of the use of a range, as `posix_fadvise(2)`.
+    Advise { file: Target, offset: u64, len: u64, advice: u32 },
+    /// Makes a directory.
+    MakeDirectory { directory: Option<Target>, path: CString, mode: u32 },
+    /// Removes a name; a directory's with `AT_REMOVEDIR`.
+    Unlink { directory: Option<Target>, path: CString, flags: u32 },
+    /// Renames; `flags` are `RENAME_*`.
+    Rename {
+        from_directory: Option<Target>,
+        from: CString,
+        to_directory: Option<Target>,
+        to: CString,
+        flags: u32,
+    },
+    /// Makes another name of a file; `flags` are `AT_*`.
+    Link {
+        from_directory: Option<Target>,
+        from: CString,
+        to_directory: Option<Target>,
+        to: CString,
+        flags: u32,
+    },
+    /// Makes a symbolic link to `target`.
+    Symlink { target: CString, directory: Option<Target>, link: CString },
+    /// Reads the target of a symbolic link, at most the vector's room. The value is the number of bytes.
+    ReadLink { directory: Option<Target>, path: CString, buffer: Vec<u8> },
+    /// Reads entries of a directory, for [`DirectoryEntries`](crate::DirectoryEntries). The value is the number
+    /// of bytes.
+    ReadDirectory { file: Target, buffer: Vec<u8> },
+    /// Sets access rights; of the file itself if there is no path.
+    ChangeMode { directory: Option<Target>, path: Option<CString>, mode: u32, flags: u32 },
+    /// Sets the owner and the group, as far as given; of the file itself if there is no path.
+    ChangeOwner {
+        directory: Option<Target>,
+        path: Option<CString>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        flags: u32,
+    },
+    /// Sets times; of the file itself if there is no path.
+    SetTimes {
+        directory: Option<Target>,
+        path: Option<CString>,
+        accessed: SetTime,
+        modified: SetTime,
+        flags: u32,
+    },
+    /// Moves a range from one file to another within the kernel. The value is the number of bytes.
+    CopyRange { from: Target, from_offset: u64, to: Target, to_offset: u64, len: usize },
+    /// Waits until one of the events is ready. The value is the ready events.
+    Poll { file: Target, events: PollEvents },
+    /// Makes a socket, closed on exec. The value is its handle.
+    Socket { domain: Domain, kind: SocketType, protocol: u32 },
+    /// Gives a socket an address.
+    Bind { socket: Target, address: Box<SocketAddress> },
+    /// Makes a socket listen.
+    Listen { socket: Target, backlog: u32 },
+    /// Connects a socket.
+    Connect { socket: Target, address: Box<SocketAddress> },
+    /// Accepts a connection. The value is its handle and the peer's address.
+    Accept { socket: Target },
+    /// Accepts connections until it is canceled, or an accept fails. Each outcome has a handle. The kernel may end
+    /// it with any of them: then that outcome is the last. `EINVAL`: a ring before Linux 5.19 has none.
+    AcceptMany { socket: Target },
+    /// Sends on a connected socket; `flags` are `MSG_*`. The value is the number of bytes.
+    Send { socket: Target, buffer: Buffer, flags: u32 },
+    /// Receives from a connected socket. The value is the number of bytes.
+    Receive { socket: Target, buffer: Buffer, flags: u32 },
+    /// Sends a datagram to an address, or to the peer if it is [unnamed](SocketAddress::is_unnamed), with control
+    /// messages. The value is the number of bytes.
+    SendMessage {
+        socket: Target,
+        buffer: Buffer,
+        address: Box<SocketAddress>,
+        control: Box<ControlMessages>,
+        flags: u32,
+    },
+    /// Receives a datagram, its sender's address, and control messages of up to so many bytes.
+    ReceiveMessage { socket: Target, buffer: Buffer, control_bytes: usize, flags: u32 },
+    /// Shuts a connection down, in one or both directions.
+    Shutdown { socket: Target, how: ShutdownHow },
+}
+
+impl Request {
+    /// Returns a request to read.
+    ///
+    /// # Examples
+    /// See [`Loop`](crate::Loop#examples).
+    pub fn read(file: impl Into<Target>, buffer: Buffer, offset: u64) -> Self {
+        Self::Read { file: file.into(), buffer, offset }
+    }
+
+    /// Returns a request to write.
+    ///
+    /// # Examples
+    /// See [`Loop`](crate::Loop#examples).
+    pub fn write(file: impl Into<Target>, buffer: Buffer, offset: u64) -> Self {
+        Self::Write { file: file.into(), buffer, offset }
+    }
+}
+
+/// Everything but a number with which a request ends: its memory, and what it made or found.
+///
+/// # Examples
+/// See [`Loop`](crate::Loop#examples).
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub enum Value {
+    /// Nothing.
+    #[default]
+    None,
+    /// The memory that the request had.
+    Buffer(Buffer),
+    /// The memory that the request had.
+    Buffers(Vec<Buffer>),
+    /// A file that was opened, or a socket that was made or accepted.
+    File(FileHandle),
+    /// A connection, and the address of its peer.
+    Connection(Box<(FileHandle, SocketAddress)>),
+    /// Metadata.
+    Stat(Box<StatxResult>),
+    /// Facts about a file system.
+    StatFs(Box<StatfsResult>),
+    /// A datagram, and the memory that the request had.
+    Message(Box<(Received, ReceivedControl)>, Buffer),
+}
+
+/// The outcome of a request.
+///
+/// # Examples
+/// See [`Loop`](crate::Loop#examples).
+#[derive(Debug)]
+#[must_use = "it has the memory of the request, and its error"]
+pub struct Outcome {
+    /// The token with which the request was submitted.
+    pub token: u64,
+    /// More outcomes of this request will follow. Each request has one that is the last.
+    pub more: bool,
+    /// A number of bytes, or the bits of [ready events](PollEvents); 0 for operations without a number.
+    pub result: io::Result<usize>,
+    /// The rest. The memory of a request that failed is here, too.
+    pub value: Value,
+}
+
+impl Outcome {
+    /// Returns the vector that the request had. `None` if it had none, several, or memory of another owner.
+    ///
+    /// # Examples
+    /// See [`Loop`](crate::Loop#examples).
+    #[inline]
+    pub fn into_vec(self) -> Option<Vec<u8>> {
+        match self.value {
+            Value::Buffer(buffer) | Value::Message(_, buffer) => buffer.into_vec(),
+            _ => None,
+        }
+    }
+
+    /// Returns the file that was opened, made or accepted.
+    ///
+    /// # Examples
+    /// See [`Request::Open`].
+    pub fn into_file(self) -> Option<FileHandle> {
+        match self.value {
+            Value::File(file) => Some(file),
+            Value::Connection(connection) => Some(connection.0),
+            _ => None,
+        }
+    }
+}
