@@ -18,7 +18,6 @@ use crate::decide::Mounts;
 use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
 use crate::key::Key;
-use crate::request::Answer;
 use crate::uring::Uring;
 
 /// The time for which a dropped driver waits for the kernel to give memory back.
@@ -275,9 +274,14 @@ impl Driver {
     }
 
     /// Takes the answer of a request that is done, oldest first, with its token.
+    ///
+    /// # Safety
+    ///
+    /// - The answers of all requests of this driver are of this type.
     #[inline(always)]
-    pub(crate) fn next_answer(&self) -> Option<(u64, Answer)> {
-        self.handle.shared.next_answer()
+    pub(crate) unsafe fn next_answer<A>(&self) -> Option<(u64, A)> {
+        // SAFETY: the caller's promise.
+        unsafe { self.handle.shared.next_answer() }
     }
 
     /// Returns the number of requests that are done.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::rc::Rc;
@@ -25,7 +25,6 @@ use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Answering, Completion, Erased, FORKED, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
-use crate::request::{Answer, IntoAnswer};
 use crate::slab::{Notify, SlotRef, SlotState};
 use crate::stat::StatxResult;
 
@@ -584,20 +583,21 @@ impl<O: Operation> Op<O> {
         }
     }
 
-    /// Makes the operation a request: the driver reports its answer with `token` from `Driver::next_answer`, and
-    /// nobody else has its handle. Returns the name of the request.
+    /// Makes the operation a request, whose answer the driver has with `token`, see
+    /// [`next_answer`](Shared::next_answer). Returns the name of the request.
     ///
     /// # Panics
     /// When the result was taken.
     #[inline(always)]
-    pub(crate) fn into_request(self, token: u64) -> Key
+    pub(crate) fn into_request<A>(self, token: u64) -> Key
     where
-        O::Output: IntoAnswer,
+        O::Output: Into<A>,
     {
         let (shared, slot) = self.parts().expect("its result was not taken");
         // SAFETY: the slot holds an operation of this type.
-        let key =
-            unsafe { shared.core.borrow_mut().make_request(slot, Answering::<O>::VTABLE, token) };
+        let key = unsafe {
+            shared.core.borrow_mut().make_request(slot, Answering::<O, A>::VTABLE, token)
+        };
         std::mem::forget(self); // the slot is the request's
         key
     }
@@ -733,8 +733,12 @@ impl Shared {
     }
 
     /// Takes the answer of a request that is done, oldest first, and frees its slot.
+    ///
+    /// # Safety
+    ///
+    /// - The answers of all requests of this driver are of this type.
     #[inline(always)]
-    pub(crate) fn next_answer(&self) -> Option<(u64, Answer)> {
+    pub(crate) unsafe fn next_answer<A>(&self) -> Option<(u64, A)> {
         let mut core = self.core.borrow_mut();
         let &Done::Request(slot) = core.outbox.done.front()? else { return None };
         core.outbox.done.pop_front();
@@ -742,10 +746,16 @@ impl Shared {
         let (token, vtable) = core.slab.header(slot).take_request();
         drop(core);
         let free = Free { shared: self, slot, storage: vtable.storage };
-        let answer = vtable.answer.expect("the table of a request");
-        // SAFETY: in the state `Done` the cell holds a live operation of the table's type and the kernel is done
-        // with it. No other code touches the slot until `Free` releases it: it was taken from the list.
-        let answer = unsafe { answer(slot.cell(), completion) };
+        let write = vtable.answer.expect("the table of a request");
+        let mut answer = MaybeUninit::<A>::uninit();
+        let place = NonNull::from(&mut answer).cast();
+        // SAFETY: in the state `Done` the cell holds a live operation of the table's type and the kernel is
+        // done with it. No other code touches the slot until `Free` releases it: it was taken from the list.
+        // The place is one for an answer of the table's type, as the caller says, and written to.
+        let answer = unsafe {
+            write(slot.cell(), completion, place);
+            answer.assume_init()
+        };
         std::mem::forget(free);
         let mut core = self.core.borrow_mut();
         core.release(slot, vtable.storage);

@@ -27,7 +27,6 @@ use crate::call::Call;
 use crate::counters::OpKind;
 use crate::decide::{Attempt, CallMode, Mount, Retry, Route, Rules};
 use crate::fd::Fd;
-use crate::request::{Answer, IntoAnswer};
 
 /// The class by which an operation is admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -328,9 +327,9 @@ pub(crate) struct Vtable {
     pub(crate) is_local: unsafe fn(NonNull<Cell>, &dyn Descriptors) -> bool,
     /// [`Operation::IS_CANCELABLE`].
     pub(crate) is_cancelable: bool,
-    /// [`Operation::complete`] as an answer, in the tables of requests; the cell holds nothing afterwards, even if
-    /// that panics.
-    pub(crate) answer: Option<unsafe fn(NonNull<Cell>, Completion) -> Answer>,
+    /// Writes [`Operation::complete`] as the answer to a request to a place for one, in the tables of
+    /// requests; the cell holds nothing afterwards, even if that panics.
+    pub(crate) answer: Option<unsafe fn(NonNull<Cell>, Completion, NonNull<()>)>,
 }
 
 /// The table for one type of operation, and where its values lie.
@@ -456,16 +455,17 @@ impl<O: Operation> Erased<O> {
     }
 }
 
-/// The table for one type of operation as a request.
-pub(crate) struct Answering<O>(PhantomData<O>);
+/// The table for one type of operation as a request whose answer is an `A`.
+pub(crate) struct Answering<O, A>(PhantomData<(O, A)>);
 
-impl<O: Operation<Output: IntoAnswer>> Answering<O> {
+impl<A, O: Operation<Output: Into<A>>> Answering<O, A> {
     pub(crate) const VTABLE: &'static Vtable =
         &Vtable { answer: Some(Self::answer), ..*Erased::<O>::VTABLE };
 
-    unsafe fn answer(cell: NonNull<Cell>, completion: Completion) -> Answer {
-        // SAFETY: the cell holds a live operation of this type; the driver does not use it again.
-        unsafe { Erased::<O>::take(cell) }.complete(completion).into_answer()
+    unsafe fn answer(cell: NonNull<Cell>, completion: Completion, place: NonNull<()>) {
+        // SAFETY: the cell holds a live operation of this type; the driver does not use it again. The place
+        // is one for an answer.
+        unsafe { place.cast::<A>().write(Erased::<O>::take(cell).complete(completion).into()) }
     }
 }
 

@@ -70,6 +70,11 @@ const EXCEPTIONS: &[Exception] = &[
         "adopt_simulated",
         "panics unless the driver is on the simulated kernel: the number is that kernel's",
     ),
+    Exception(
+        "crates/sakia-driver/src/event_loop/mod.rs",
+        "submit",
+        "another type of the same name: an operation that owns its memory and keeps its files open",
+    ),
     Exception(CALL, "address", "the number that a pointer is"),
     Exception(CALL, "word", "the number that a pointer is"),
     Exception(TABLE, "find", "finds only an open descriptor of the driver, and keeps it open"),

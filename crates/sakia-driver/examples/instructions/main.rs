@@ -42,9 +42,7 @@ enum What {
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
     let [_, variant, what, batch, count, path] = &args[..] else {
-        return Err(
-            "usage: instructions crate|ring|owned|promised|driver|loop nop|read|cached BATCH COUNT FILE".into(),
-        );
+        return Err("usage: instructions VARIANT nop|read|cached BATCH COUNT FILE".into());
     };
     let what = match what.as_str() {
         "nop" => What::Nop,
@@ -267,7 +265,7 @@ fn on_loop(what: What, batch: usize, count: usize, file: File) -> Result<usize, 
     if what == What::Read {
         ring.set_bypass(Bypass::Never);
     }
-    let file = FileHandle::from(file);
+    let file = FileHandle::new(file);
     let mut bufs: Vec<Vec<u8>> = (0..batch).map(|_| vec![0; BLOCK_BYTES]).collect();
     let mut done = 0;
     for _ in 0..count / batch {

@@ -5,10 +5,9 @@ use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 
-use super::mailbox::{FileId, Mailbox};
 use crate::driver::Driver;
 use crate::fd::{Fd, Lender};
-use crate::request::{Descriptor, FileHandle, Files, Named, Target};
+use crate::request::{Descriptor, FileHandle, FileId, Files, Mailbox, Named, Target};
 
 /// The files that a loop has used, by the numbers of their descriptors. A file stays until its last handle is
 /// gone or it is closed, of which a [letter](super::Letter) tells.
@@ -18,7 +17,7 @@ pub(super) struct KnownFiles {
     /// The eventfd of wakes.
     wake: Fd,
     /// The lender of bare numbers, which their user keeps open.
-    nobody: Lender,
+    user: Lender,
 }
 
 struct Known {
@@ -36,7 +35,7 @@ pub(super) struct FilesOf<'a> {
 impl KnownFiles {
     pub(super) fn new(mailbox: Arc<Mailbox>, driver: &Driver) -> Self {
         let wake = driver.lend(Arc::clone(mailbox.signal()));
-        Self { by_number: Vec::new(), mailbox, wake, nobody: Arc::new(()) }
+        Self { by_number: Vec::new(), mailbox, wake, user: Arc::new(()) }
     }
 
     #[inline(always)]
@@ -71,8 +70,8 @@ impl KnownFiles {
         }
     }
 
-    /// Makes the driver the owner of a descriptor that had users on this loop. `None`, with the descriptor closed,
-    /// if requests by its bare number are under way, whose user has broken a promise.
+    /// Makes the driver the owner of a descriptor that had users on this loop. `None`, with the descriptor
+    /// closed, if requests by its bare number are under way, whose user has broken a promise.
     pub(super) fn adopt(&self, fd: OwnedFd, driver: &Driver) -> Option<Fd> {
         let is_in_use = driver.handle().shared.table.find(fd.as_raw_fd()).is_some();
         (!is_in_use).then(|| driver.adopt(fd))
@@ -128,8 +127,8 @@ impl FilesOf<'_> {
         if raw < 0 {
             return Err(Errno::BADF);
         }
-        // SAFETY: the promise of `Target::number`: the number is open, and the same file, until the outcome of
-        // each request was taken; by then its operation, which has a clone, is gone.
-        Ok(unsafe { self.driver.handle().borrow(raw, Arc::clone(&self.files.nobody)) })
+        // SAFETY: the promise of `Target::number`: the number is open, and the same file, until the outcome
+        // of each request was taken; by then its operation, which has a clone, is gone.
+        Ok(unsafe { self.driver.handle().borrow(raw, Arc::clone(&self.files.user)) })
     }
 }

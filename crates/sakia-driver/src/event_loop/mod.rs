@@ -1,11 +1,9 @@
 //! A loop of requests, for one thread.
 //!
-//! It is a [`Driver`] whose operations are [requests](crate::request) with tokens. What is not the driver's is
-//! here: the descriptors of file handles ([`files`]), messages about them ([`mailbox`]), and wakes
-//! ([`waker`]).
+//! It is a [`Driver`] whose operations are [requests](crate::request) with tokens. What is not the driver's
+//! is here: the descriptors of file handles ([`files`]), and wakes ([`waker`]).
 
 mod files;
-mod mailbox;
 mod waker;
 
 use std::collections::VecDeque;
@@ -19,7 +17,6 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use self::files::KnownFiles;
-pub(crate) use self::mailbox::{FileId, Letter, Mailbox};
 pub use self::waker::LoopWaker;
 use self::waker::WakePoll;
 use crate::auto::{Auto, Choice};
@@ -29,14 +26,15 @@ use crate::decide::{Bypass, Rules, limits};
 use crate::driver::{DRAIN_LIMIT, Driver};
 use crate::key::Key;
 use crate::request::{
-    Answer, Buffer, Closer, Deliveries, FileHandle, Outcome, Request, Started, begun, start,
+    Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Started,
+    begun, start, under_way,
 };
 
 /// Performs requests for the thread that made it. Submitting and waiting are one system call, and results are
 /// taken without one.
 ///
-/// What ends at once, such as a read of bytes in memory, is done within [`submit`](Loop::submit), and its outcome
-/// is there. Everything else is under way until its outcome was taken. Dropping the loop is a
+/// A request that ends at once, such as a read of bytes in memory, is done within [`submit`](Loop::submit),
+/// and its outcome is there. Everything else is under way until its outcome was taken. Dropping the loop is a
 /// [`stop`](Loop::stop) with a limit of one second.
 ///
 /// # Examples
@@ -44,7 +42,7 @@ use crate::request::{
 /// use sakia_driver::{FileHandle, Loop, Request, Wait};
 ///
 /// let mut ring = Loop::new()?;
-/// let file = FileHandle::from(std::fs::File::open("Cargo.toml")?);
+/// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
 /// for token in 0..4 {
 ///     ring.submit(Request::read(&file, vec![0; 8].into(), token * 8), token)?;
 /// }
@@ -158,8 +156,8 @@ impl Loop {
         Ok((Self::on(Driver::new(backend))?, choice))
     }
 
-    /// Makes a loop of a driver of the kernel's, which makes [plain calls](Bypass) by the default rules from now
-    /// on.
+    /// Makes a loop of a driver of the kernel's, which makes [plain calls](Bypass) by the default rules from
+    /// now on.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`: no descriptor or memory left.
@@ -243,19 +241,19 @@ impl Loop {
         self.under_way
     }
 
-    /// Submits a request, which reaches the kernel with the next [`wait`](Loop::wait) at the latest. Its outcome has
-    /// this token; an error of the operation is an outcome, too.
+    /// Submits a request, which reaches the kernel with the next [`wait`](Loop::wait) at the latest. Its
+    /// outcome has this token; an error of the operation is an outcome, too.
     ///
     /// # Errors
     /// As many requests are under way as may be: the request comes back.
     ///
     /// # Examples
-    /// What ends at once is done by then:
+    /// A read of the page cache is done by then:
     /// ```
     /// use sakia_driver::{FileHandle, Loop, OpKind, Request};
     ///
     /// let mut ring = Loop::new()?;
-    /// let file = FileHandle::from(std::fs::File::open("Cargo.toml")?);
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
     /// # std::fs::read("Cargo.toml")?;
     /// ring.submit(Request::read(&file, vec![0; 8].into(), 0), 7)?;
     /// // In the page cache, as a rule.
@@ -291,7 +289,7 @@ impl Loop {
         if !self.has_room() {
             return Err(Full(Request::Nop));
         }
-        let started = Started::As(self.driver.nop().into_request(token));
+        let started = under_way(self.driver.nop(), token);
         Ok(self.note(token, Ok(started)))
     }
 
@@ -305,7 +303,7 @@ impl Loop {
     /// use sakia_driver::{FileHandle, Loop, Wait};
     ///
     /// let mut ring = Loop::new()?;
-    /// let file = FileHandle::from(std::fs::File::open("Cargo.toml")?);
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
     /// ring.submit_read(&file, vec![0; 9].into(), 0, 1)?;
     /// ring.submit_nop(2)?;
     /// let mut tokens = 0;
@@ -373,7 +371,8 @@ impl Loop {
         }
     }
 
-    /// Takes the outcome of a request, oldest first as far as they came one after the other. Makes no system call.
+    /// Takes the outcome of a request, oldest first as far as they came one after the other. Makes no system
+    /// call.
     ///
     /// # Examples
     /// See [`Loop`](Loop#examples).
@@ -388,18 +387,20 @@ impl Loop {
         {
             return Some(outcome);
         }
-        let (token, answer) = self.driver.next_answer()?;
+        // SAFETY: all requests of this driver, which the loop has alone, were made by `under_way`.
+        let (token, answer) = unsafe { self.driver.next_answer::<Answer>()? };
         self.under_way -= 1;
         let Answer { result, value } = answer;
         Some(Outcome { token, more: false, result, value })
     }
 
     /// Submits what was not, and waits for an outcome, if there is none to [take](Loop::take). It may return
-    /// without one: after a wake, after a signal, when the time is over. Returns the number of outcomes to take.
+    /// without one: after a wake, after a signal, when the time is over. Returns the number of outcomes to
+    /// take.
     ///
     /// # Errors
-    /// A permanent failure of the backend, after which the loop is of no more use; always an error in a forked
-    /// child.
+    /// A permanent failure of the backend, after which the loop is of no more use; always an error in a
+    /// forked child.
     ///
     /// # Examples
     /// See [`Loop`](Loop#examples).
@@ -427,7 +428,7 @@ impl Loop {
     ///
     /// let mut ring = Loop::new()?;
     /// let (reader, _writer) = std::io::pipe()?;
-    /// let reader = FileHandle::from(OwnedFd::from(reader));
+    /// let reader = FileHandle::new(reader);
     /// // It would wait for ever.
     /// let ticket = ring.submit(Request::read(&reader, vec![0; 8].into(), CURRENT_POSITION), 1)?;
     /// ring.wait(Wait::Poll)?;
@@ -455,8 +456,9 @@ impl Loop {
         LoopWaker::new(self.files.mailbox().signal())
     }
 
-    /// Returns a descriptor that becomes readable when a [`wait`](Loop::wait) would bring something, for a foreign
-    /// loop to poll. Before the foreign loop sleeps, call `wait` with [`Wait::Poll`], and take all outcomes.
+    /// Returns a descriptor that becomes readable when a [`wait`](Loop::wait) would bring something, for a
+    /// foreign loop to poll. Before the foreign loop sleeps, call `wait` with [`Wait::Poll`], and take all
+    /// outcomes.
     ///
     /// # Errors
     /// As [`Driver::pollable`].
@@ -481,8 +483,8 @@ impl Loop {
         Ok(pollable)
     }
 
-    /// Ends the loop: cancels what is under way, and waits at most `limit` for the kernel to give all memory back.
-    /// The outcomes of what has ended by then can still be taken. Later requests end with `ECANCELED`.
+    /// Ends the loop: cancels what is under way, and waits at most `limit` for the kernel to give all memory
+    /// back. The outcomes of what has ended by then can still be taken. Later requests end with `ECANCELED`.
     ///
     /// # Examples
     /// ```
@@ -491,7 +493,7 @@ impl Loop {
     ///
     /// let mut ring = Loop::new()?;
     /// let (reader, _writer) = std::io::pipe()?;
-    /// let reader = FileHandle::from(OwnedFd::from(reader));
+    /// let reader = FileHandle::new(reader);
     /// ring.submit(Request::read(&reader, vec![0; 8].into(), CURRENT_POSITION), 1)?;
     /// ring.wait(Wait::Poll)?;
     /// assert!(ring.stop(std::time::Duration::from_secs(10)).leaked.is_empty());
@@ -505,7 +507,7 @@ impl Loop {
         let leaked = self.driver.end_requests(limit);
         self.files.mailbox().close();
         for token in std::mem::take(&mut self.closes) {
-            // Whoever uses the file last closes it.
+            // The last user of the file closes it.
             self.fail(token, Errno::CANCELED);
         }
         LoopEnd { leaked }
@@ -567,7 +569,7 @@ impl Loop {
                     self.closes.retain(|&other| other != token);
                     match fd.and_then(|fd| self.files.adopt(fd, &self.driver)) {
                         Some(fd) => {
-                            self.driver.close(fd).into_request(token);
+                            under_way(self.driver.close(fd), token);
                         }
                         None => {
                             self.answer(token, Answer::number(Ok(0)));

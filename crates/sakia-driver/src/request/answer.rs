@@ -35,87 +35,82 @@ impl Answer {
     }
 }
 
-/// Implemented for the outputs of operations that requests name.
-pub(crate) trait IntoAnswer {
-    fn into_answer(self) -> Answer;
-}
-
-impl IntoAnswer for io::Result<()> {
+impl From<io::Result<()>> for Answer {
     #[inline(always)]
-    fn into_answer(self) -> Answer {
-        Answer::number(self.map(|()| 0))
+    fn from(output: io::Result<()>) -> Self {
+        Self::number(output.map(|()| 0))
     }
 }
 
-impl IntoAnswer for io::Result<usize> {
-    fn into_answer(self) -> Answer {
-        Answer::number(self)
+impl From<io::Result<usize>> for Answer {
+    fn from(output: io::Result<usize>) -> Self {
+        Self::number(output)
     }
 }
 
-impl IntoAnswer for BufResult<usize, Buffer> {
+impl From<BufResult<usize, Buffer>> for Answer {
     #[inline(always)]
-    fn into_answer(self) -> Answer {
-        Answer { result: self.0, value: Value::Buffer(self.1) }
+    fn from(output: BufResult<usize, Buffer>) -> Self {
+        Self { result: output.0, value: Value::Buffer(output.1) }
     }
 }
 
-impl IntoAnswer for BufResult<usize, Vec<u8>> {
-    fn into_answer(self) -> Answer {
-        Answer { result: self.0, value: Value::Buffer(Buffer::Vec(self.1)) }
+impl From<BufResult<usize, Vec<u8>>> for Answer {
+    fn from(output: BufResult<usize, Vec<u8>>) -> Self {
+        Self { result: output.0, value: Value::Buffer(Buffer::Vec(output.1)) }
     }
 }
 
-impl IntoAnswer for BufResult<usize, Vec<Buffer>> {
-    fn into_answer(self) -> Answer {
-        Answer { result: self.0, value: Value::Buffers(self.1) }
+impl From<BufResult<usize, Vec<Buffer>>> for Answer {
+    fn from(output: BufResult<usize, Vec<Buffer>>) -> Self {
+        Self { result: output.0, value: Value::Buffers(output.1) }
     }
 }
 
-impl IntoAnswer for BufResult<(Received, ReceivedControl), Buffer> {
-    fn into_answer(self) -> Answer {
-        match self.0 {
+impl From<BufResult<(Received, ReceivedControl), Buffer>> for Answer {
+    fn from(output: BufResult<(Received, ReceivedControl), Buffer>) -> Self {
+        match output.0 {
             Ok(message) => {
                 let result = Ok(message.0.len);
-                Answer { result, value: Value::Message(Box::new(message), self.1) }
+                Self { result, value: Value::Message(Box::new(message), output.1) }
             }
-            Err(error) => Answer { result: Err(error), value: Value::Buffer(self.1) },
+            Err(error) => Self { result: Err(error), value: Value::Buffer(output.1) },
         }
     }
 }
 
-impl IntoAnswer for io::Result<PollEvents> {
-    fn into_answer(self) -> Answer {
-        Answer::number(self.map(|events| events.0 as usize))
+impl From<io::Result<PollEvents>> for Answer {
+    fn from(output: io::Result<PollEvents>) -> Self {
+        Self::number(output.map(|events| events.0 as usize))
     }
 }
 
-impl IntoAnswer for io::Result<StatxResult> {
-    fn into_answer(self) -> Answer {
-        Answer::of(self, |stat| Value::Stat(Box::new(stat)))
+impl From<io::Result<StatxResult>> for Answer {
+    fn from(output: io::Result<StatxResult>) -> Self {
+        Self::of(output, |stat| Value::Stat(Box::new(stat)))
     }
 }
 
-impl IntoAnswer for io::Result<StatfsResult> {
-    fn into_answer(self) -> Answer {
-        Answer::of(self, |facts| Value::StatFs(Box::new(facts)))
+impl From<io::Result<StatfsResult>> for Answer {
+    fn from(output: io::Result<StatfsResult>) -> Self {
+        Self::of(output, |facts| Value::StatFs(Box::new(facts)))
     }
 }
 
-impl IntoAnswer for io::Result<Fd> {
-    fn into_answer(self) -> Answer {
-        Answer::of(self, |fd| Value::File(handle_of(fd)))
+impl From<io::Result<Fd>> for Answer {
+    fn from(output: io::Result<Fd>) -> Self {
+        Self::of(output, |fd| Value::File(handle_of(fd)))
     }
 }
 
-impl IntoAnswer for io::Result<(Fd, SocketAddress)> {
-    fn into_answer(self) -> Answer {
-        Answer::of(self, |(fd, peer)| Value::Connection(Box::new((handle_of(fd), peer))))
+impl From<io::Result<(Fd, SocketAddress)>> for Answer {
+    fn from(output: io::Result<(Fd, SocketAddress)>) -> Self {
+        Self::of(output, |(fd, peer)| Value::Connection(Box::new((handle_of(fd), peer))))
     }
 }
 
 /// Returns the handle of a file that an operation has just made.
 fn handle_of(fd: Fd) -> FileHandle {
     let owned = fd.into_owned();
-    FileHandle::from(owned.expect("a new descriptor of the driver's own has one user"))
+    FileHandle::new(owned.expect("a new descriptor of the driver's own has one user"))
 }

@@ -15,7 +15,7 @@ pub struct Foreign {
     len: usize,
 }
 
-// SAFETY: whoever makes one promises that the memory is used by no other code until it comes back, on whatever
+// SAFETY: the maker of one promises that the memory is used by no other code until it comes back, on whatever
 // thread the request is performed.
 unsafe impl Send for Foreign {}
 
@@ -33,14 +33,14 @@ impl Foreign {
     ///
     /// # Examples
     /// ```
-    /// use sakia_driver::{Buffer, Foreign, Loop, Request, Wait};
+    /// use sakia_driver::{Buffer, FileHandle, Foreign, Loop, Request, Wait};
     ///
     /// let mut memory = [0_u8; 9];
     /// let mut ring = Loop::new()?;
-    /// let file = std::fs::File::open("Cargo.toml")?;
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
     /// // SAFETY: the memory is not accessed before the loop is stopped, and nothing of it has leaked then.
     /// let foreign = unsafe { Foreign::new(memory.as_mut_ptr(), memory.len()) };
-    /// ring.submit(Request::read(&file.into(), Buffer::Foreign(foreign), 0), 1)?;
+    /// ring.submit(Request::read(&file, Buffer::Foreign(foreign), 0), 1)?;
     /// while ring.take().is_none() {
     ///     ring.wait(Wait::Forever)?;
     /// }

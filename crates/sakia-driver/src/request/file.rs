@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use rustix::io::Errno;
+use sakia_ring::may_be_forked;
 
+use super::mailbox::{FileId, Letter, Mailbox};
 use crate::decide::limits;
-use crate::event_loop::{FileId, Letter, Mailbox};
 use crate::file_calls::FileCalls;
 
 /// The serial number of the next file.
@@ -17,10 +18,10 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
 
 /// A file, for requests on any number of loops. Clones are the same file.
 ///
-/// The facts that are learned of the file belong to the handle, so its requests are cheaper than those on a bare
-/// [number](Target::number). The file is closed when the last clone is dropped and no request uses it; if a loop
-/// has used it, that loop closes it, in its next wait. [`Request::Close`](crate::Request::Close) cancels what is
-/// under way on all loops, waits for it, and tells the result of the close.
+/// The facts that are learned of the file belong to the handle, so its requests are cheaper than those on a
+/// bare [number](Target::number). The file is closed when the last clone is dropped and no request uses it;
+/// if a loop has used it, that loop closes it, in its next wait. [`Request::Close`](crate::Request::Close)
+/// cancels what is under way on all loops, waits for it, and tells the result of the close.
 ///
 /// # Examples
 /// ```
@@ -30,7 +31,7 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
 ///
 /// let file = std::fs::File::open("Cargo.toml")?;
 /// let copy = FileHandle::duplicate(file.as_fd())?; // its own descriptor
-/// let own = FileHandle::from(file); // the file's descriptor
+/// let own = FileHandle::new(file); // the file's descriptor
 /// let mut start = [0; 9];
 /// if let Some(result) = own.try_read(&mut start, Some(0)) {
 ///     assert_eq!((result?, &start), (9, b"[package]"));
@@ -57,7 +58,8 @@ struct State {
     users: Vec<Weak<Mailbox>>,
 }
 
-/// The descriptor of a file. Requests keep it through their driver, see [`Driver::lend`](crate::Driver::lend).
+/// The descriptor of a file. Requests keep it through their driver, see
+/// [`Driver::lend`](crate::Driver::lend).
 pub(crate) struct Descriptor {
     /// `None` once it was handed over to be closed.
     source: Option<Source>,
@@ -116,7 +118,15 @@ impl Drop for Descriptor {
 }
 
 impl FileHandle {
-    fn new(source: Source) -> Self {
+    /// Makes the descriptor of a file, a socket or a pipe the handle's, which closes it.
+    ///
+    /// # Examples
+    /// See [`FileHandle`](FileHandle#examples).
+    pub fn new(fd: impl Into<OwnedFd>) -> Self {
+        Self::of(Source::Own(fd.into()))
+    }
+
+    fn of(source: Source) -> Self {
         let descriptor = Descriptor { source: Some(source), closer: Mutex::new(None) };
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         let id = FileId { raw: descriptor.as_fd().as_raw_fd(), serial };
@@ -140,7 +150,7 @@ impl FileHandle {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn lent<T: AsFd + Send + Sync + 'static>(owner: Arc<T>) -> Self {
-        Self::new(Source::Lent(owner))
+        Self::of(Source::Lent(owner))
     }
 
     /// Makes a descriptor of its own for an open file, closed on exec.
@@ -154,22 +164,22 @@ impl FileHandle {
         fd.try_clone_to_owned().map(Self::from)
     }
 
-    /// Returns the number of its descriptor, to be looked at: it is open as long as there is a clone that was not
-    /// [closed](crate::Request::Close).
+    /// Returns the number of its descriptor, to be looked at: it is open as long as there is a clone that was
+    /// not [closed](crate::Request::Close).
     ///
     /// # Examples
     /// ```
     /// use sakia_driver::FileHandle;
     ///
-    /// assert!(FileHandle::from(std::fs::File::open("Cargo.toml")?).raw() > 2);
+    /// assert!(FileHandle::new(std::fs::File::open("Cargo.toml")?).raw() > 2);
     /// # std::io::Result::Ok(())
     /// ```
     pub fn raw(&self) -> RawFd {
         self.inner.id.raw
     }
 
-    /// Calls `f` with the descriptor, which stays open until it returns, for system calls that requests do not offer.
-    /// A [close](crate::Request::Close) waits for it.
+    /// Calls `f` with the descriptor, which stays open until it returns, for system calls that requests do
+    /// not offer. A [close](crate::Request::Close) waits for it.
     ///
     /// # Errors
     /// `EBADF`: it was closed.
@@ -180,13 +190,13 @@ impl FileHandle {
     ///
     /// use sakia_driver::FileHandle;
     ///
-    /// let socket = FileHandle::from(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0")?));
+    /// let socket = FileHandle::new(OwnedFd::from(std::net::UdpSocket::bind("127.0.0.1:0")?));
     /// let address = socket.with_fd(|fd| rustix::net::getsockname(fd))??;
     /// assert!(std::net::SocketAddr::try_from(address)?.port() > 0);
     /// # std::io::Result::Ok(())
     /// ```
     pub fn with_fd<T>(&self, f: impl FnOnce(BorrowedFd<'_>) -> T) -> io::Result<T> {
-        let descriptor = self.inner.lock().descriptor.clone().ok_or(Errno::BADF)?;
+        let descriptor = self.inner.lock()?.descriptor.clone().ok_or(Errno::BADF)?;
         Ok(f(descriptor.as_fd()))
     }
 
@@ -221,7 +231,7 @@ impl FileHandle {
     /// use sakia_driver::FileHandle;
     ///
     /// let (reader, writer) = std::io::pipe()?;
-    /// let writer = FileHandle::from(std::os::fd::OwnedFd::from(writer));
+    /// let writer = FileHandle::new(writer);
     /// if let Some(result) = writer.try_write(b"hello", None) {
     ///     assert_eq!(result?, 5);
     /// }
@@ -247,20 +257,20 @@ impl FileHandle {
     /// # Errors
     /// `EBADF`: it is closed, or being closed.
     pub(crate) fn use_by(&self, mailbox: &Arc<Mailbox>) -> Result<Arc<Descriptor>, Errno> {
-        let mut state = self.inner.lock();
+        let mut state = self.inner.lock()?;
         let descriptor = state.descriptor.clone().ok_or(Errno::BADF)?;
         state.users.retain(|user| user.strong_count() > 0);
         state.users.push(Arc::downgrade(mailbox));
         Ok(descriptor)
     }
 
-    /// Begins to close it: new requests are refused, and each loop is told to cancel its own. Once no loop uses
-    /// it any more, that of `closer` gets the descriptor.
+    /// Begins to close it: new requests are refused, and each loop is told to cancel its own. Once no loop
+    /// uses it any more, that of `closer` gets the descriptor.
     ///
     /// # Errors
     /// `EBADF`: it is closed, or being closed.
     pub(crate) fn close(&self, closer: Closer) -> Result<(), Errno> {
-        let mut state = self.inner.lock();
+        let mut state = self.inner.lock()?;
         let descriptor = state.descriptor.take().ok_or(Errno::BADF)?;
         *descriptor.closer.lock().unwrap_or_else(PoisonError::into_inner) = Some(closer);
         state.tell(self.inner.id, true);
@@ -286,9 +296,14 @@ impl State {
 }
 
 impl Inner {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    /// # Errors
+    /// `EBADF`: this is a forked child, and another thread of the parent had the lock, which stays locked.
+    fn lock(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        if may_be_forked() {
+            return self.state.try_lock().map_err(|_| Errno::BADF);
+        }
         // No code panics while it holds the lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -301,13 +316,7 @@ impl Drop for Inner {
 
 impl From<OwnedFd> for FileHandle {
     fn from(fd: OwnedFd) -> Self {
-        Self::new(Source::Own(fd))
-    }
-}
-
-impl From<std::fs::File> for FileHandle {
-    fn from(file: std::fs::File) -> Self {
-        Self::from(OwnedFd::from(file))
+        Self::new(fd)
     }
 }
 
@@ -331,13 +340,13 @@ pub(crate) enum Named {
 }
 
 impl Target {
-    /// Names a descriptor by its number alone. Nothing is remembered for it: each request finds out anew what kind
-    /// of file it is.
+    /// Names a descriptor by its number alone. Nothing is remembered for it: each request finds out anew what
+    /// kind of file it is.
     ///
     /// # Safety
     ///
-    /// - The number is open, and refers to the same open file, until the outcome of each request with this value
-    ///   was taken; for ever if it never is.
+    /// - The number is open, and refers to the same open file, until the outcome of each request with this
+    ///   value was taken; for ever if it never is.
     /// - The file may be read, written or changed as these requests do: its owner lets the caller.
     ///
     /// # Examples
@@ -375,12 +384,6 @@ impl From<FileHandle> for Target {
 impl From<&FileHandle> for Target {
     fn from(file: &FileHandle) -> Self {
         Self(Named::File(file.clone()))
-    }
-}
-
-impl From<std::fs::File> for Target {
-    fn from(file: std::fs::File) -> Self {
-        Self::from(FileHandle::from(file))
     }
 }
 

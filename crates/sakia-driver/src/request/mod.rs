@@ -1,24 +1,28 @@
 //! Requests: operations as values, and their outcomes.
 //!
-//! A request owns all that it needs, and its memory comes back in its outcome. A [`Loop`](crate::Loop) performs
-//! it, and names it by a token of the caller. This is the form for programs without futures, and for other
-//! languages.
+//! A request owns all that it needs, and its memory comes back in its outcome. A [`Loop`](crate::Loop)
+//! performs it, and names it by a token of the caller. This is the form for programs without futures, and for
+//! other languages.
 
 mod answer;
 mod buffer;
 mod file;
+mod mailbox;
 mod several;
+mod signal;
 mod start;
 
 use std::ffi::CString;
 use std::io;
 
-pub(crate) use self::answer::{Answer, IntoAnswer};
+pub(crate) use self::answer::Answer;
 pub use self::buffer::{Buffer, Foreign};
 pub(crate) use self::file::{Closer, Descriptor, Named};
 pub use self::file::{FileHandle, Target};
+pub(crate) use self::mailbox::{FileId, Letter, Mailbox};
 pub(crate) use self::several::{AcceptMany, Deliveries};
-pub(crate) use self::start::{Files, Started, begun, start};
+pub(crate) use self::signal::Signal;
+pub(crate) use self::start::{Files, Started, begun, start, under_way};
 use crate::address::{Domain, ShutdownHow, SocketAddress, SocketType};
 use crate::ops::{
     ControlMessages, OpenHow, PollEvents, Received, ReceivedControl, SetTime, StatfsResult,
@@ -27,12 +31,12 @@ use crate::ops::{
 
 /// An operation with everything that it needs.
 ///
-/// Where a field `directory` is `None`, a relative path starts at the working directory. An `offset` of
+/// Without a `directory` a relative path starts at the working directory. An `offset` of
 /// [`CURRENT_POSITION`](crate::CURRENT_POSITION) is the file's own position.
 ///
 /// # Errors
-/// Each operation fails as the method of [`Handle`](crate::Handle) with its name. `EBADF`: the file handle was
-/// closed.
+/// Each operation fails as the method of [`Handle`](crate::Handle) with its name. `EBADF`: the file handle
+/// was closed.
 ///
 /// # Examples
 /// See [`Loop`](crate::Loop#examples).
@@ -93,8 +97,8 @@ pub enum Request {
     Symlink { target: CString, directory: Option<Target>, link: CString },
     /// Reads the target of a symbolic link, at most the vector's room. The value is the number of bytes.
     ReadLink { directory: Option<Target>, path: CString, buffer: Vec<u8> },
-    /// Reads entries of a directory, for [`DirectoryEntries`](crate::DirectoryEntries). The value is the number
-    /// of bytes.
+    /// Reads entries of a directory, for [`DirectoryEntries`](crate::DirectoryEntries). The value is the
+    /// number of bytes.
     ReadDirectory { file: Target, buffer: Vec<u8> },
     /// Sets access rights; of the file itself if there is no path.
     ChangeMode { directory: Option<Target>, path: Option<CString>, mode: u32, flags: u32 },
@@ -128,15 +132,16 @@ pub enum Request {
     Connect { socket: Target, address: Box<SocketAddress> },
     /// Accepts a connection. The value is its handle and the peer's address.
     Accept { socket: Target },
-    /// Accepts connections until it is canceled, or an accept fails. Each outcome has a handle. The kernel may end
-    /// it with any of them: then that outcome is the last. `EINVAL`: a ring before Linux 5.19 has none.
+    /// Accepts connections until it is canceled, or an accept fails. Each outcome has a handle. The kernel
+    /// may end it with any of them: then that outcome is the last. `EINVAL`: a ring before Linux 5.19 has
+    /// none.
     AcceptMany { socket: Target },
     /// Sends on a connected socket; `flags` are `MSG_*`. The value is the number of bytes.
     Send { socket: Target, buffer: Buffer, flags: u32 },
     /// Receives from a connected socket. The value is the number of bytes.
     Receive { socket: Target, buffer: Buffer, flags: u32 },
-    /// Sends a datagram to an address, or to the peer if it is [unnamed](SocketAddress::is_unnamed), with control
-    /// messages. The value is the number of bytes.
+    /// Sends a datagram to an address, or to the peer if it is [unnamed](SocketAddress::is_unnamed), with
+    /// control messages. The value is the number of bytes.
     SendMessage {
         socket: Target,
         buffer: Buffer,

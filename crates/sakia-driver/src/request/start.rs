@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use rustix::io::Errno;
 
-use super::{AcceptMany, Answer, Deliveries, IntoAnswer, Request, Target};
+use super::{AcceptMany, Answer, Deliveries, Request, Target};
 use crate::fd::Fd;
 use crate::handle::{Begun, Handle, Op};
 use crate::key::Key;
@@ -25,8 +25,8 @@ pub(crate) enum Started {
     As(Key),
 }
 
-/// Starts a request. Its answers are reported with `token`, see [`next_answer`](crate::driver::Driver::next_answer), and
-/// those that are not its last in `deliveries`.
+/// Starts a request. Its answers are reported with `token`, see
+/// [`next_answer`](crate::driver::Driver::next_answer), and those that are not its last in `deliveries`.
 ///
 /// # Errors
 /// `EBADF`: its file was closed. `EINVAL`: it is not for a driver.
@@ -177,16 +177,17 @@ fn itself(file: Option<Fd>) -> Result<Fd, Errno> {
     file.ok_or(Errno::BADF)
 }
 
+/// Returns a request that is under way.
 #[inline(always)]
-fn under_way<O: Operation<Output: IntoAnswer>>(op: Op<O>, token: u64) -> Started {
-    Started::As(op.into_request(token))
+pub(crate) fn under_way<O: Operation<Output: Into<Answer>>>(op: Op<O>, token: u64) -> Started {
+    Started::As(op.into_request::<Answer>(token))
 }
 
 /// Returns a request that was begun.
 #[inline(always)]
-pub(crate) fn begun<O: Operation<Output: IntoAnswer>>(begun: Begun<O>, token: u64) -> Started {
+pub(crate) fn begun<O: Operation<Output: Into<Answer>>>(begun: Begun<O>, token: u64) -> Started {
     match begun {
-        Begun::Done(output) => Started::Done(output.into_answer()),
+        Begun::Done(output) => Started::Done(output.into()),
         Begun::Op(op) => under_way(op, token),
     }
 }

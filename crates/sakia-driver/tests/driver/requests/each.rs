@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
@@ -249,7 +248,7 @@ fn datagrams_have_addresses_and_control_messages() {
         let peer = UdpSocket::bind(local()).unwrap();
         let address = peer.local_addr().unwrap();
         let own_address = own.local_addr().unwrap();
-        let own = FileHandle::from(OwnedFd::from(own));
+        let own = FileHandle::new(own);
         let message = Request::SendMessage {
             socket: (&own).into(),
             buffer: b"ping".to_vec().into(),
@@ -278,7 +277,7 @@ fn many_connections_are_accepted_by_one_request() {
     on_both(|ring| {
         let listener = TcpListener::bind(local()).unwrap();
         let address = listener.local_addr().unwrap();
-        let listener = FileHandle::from(OwnedFd::from(listener));
+        let listener = FileHandle::new(listener);
         let ticket = ring.submit(Request::AcceptMany { socket: (&listener).into() }, 1).unwrap();
         for _ in 0..5 {
             let peer = TcpStream::connect(address).unwrap();
@@ -311,7 +310,7 @@ fn attempts_without_a_loop_do_what_they_do_with_one() {
     let name = folder.join("file");
     fs::write(&name, bytes(5_000)).unwrap();
     let options = fs::File::options().read(true).write(true).open(&name).unwrap();
-    let file = FileHandle::from(options);
+    let file = FileHandle::new(options);
     let mut buf = [0; 100];
     for (offset, expected) in [(0, 100), (4_950, 50), (6_000, 0)] {
         let result = file.try_read(&mut buf, Some(offset));
@@ -331,7 +330,7 @@ fn attempts_without_a_loop_do_what_they_do_with_one() {
         assert_eq!(&got, b"xyz");
     }
     let (reader, writer) = std::io::pipe().unwrap();
-    let reader = FileHandle::from(OwnedFd::from(reader));
+    let reader = FileHandle::new(reader);
     assert!(reader.try_read(&mut buf, None).is_none(), "it would wait");
     drop(writer);
 }
@@ -340,7 +339,7 @@ fn attempts_without_a_loop_do_what_they_do_with_one() {
 fn a_request_for_a_stream_takes_no_offset_but_the_position() {
     on_both(|ring: &mut Loop| {
         let (reader, mut writer) = std::io::pipe().unwrap();
-        let reader = FileHandle::from(OwnedFd::from(reader));
+        let reader = FileHandle::new(reader);
         assert_eq!(errno(ring, Request::read(&reader, vec![0; 4].into(), 0)), libc::ESPIPE);
         writer.write_all(b"abc").unwrap();
         let read = perform(ring, Request::read(&reader, vec![0; 4].into(), CURRENT_POSITION));

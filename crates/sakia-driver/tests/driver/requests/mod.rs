@@ -1,5 +1,5 @@
-//! Requests and their loop: each request does what the system call does, each token is answered once, files are
-//! closed once, and wakes and signals end a wait.
+//! Requests and their loop: each request does what the system call does, each token is answered once, files
+//! are closed once, and wakes and signals end a wait.
 
 mod each;
 

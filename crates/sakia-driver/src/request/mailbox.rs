@@ -5,14 +5,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::waker::Signal;
+use super::signal::Signal;
 
 /// A message to a loop.
 #[derive(Debug)]
 pub(crate) enum Letter {
     /// The last handle of the file is gone, or it is being closed: operations on it are canceled then.
     Forget { file: FileId, is_closed: bool },
-    /// A file that this loop was asked to close has no user any more. Its descriptor, unless an owner has lent it.
+    /// A file that this loop was asked to close has no user any more. Its descriptor, unless an owner has
+    /// lent it.
     Unused { token: u64, fd: Option<OwnedFd> },
 }
 
@@ -36,18 +37,22 @@ pub(crate) struct Mailbox {
 impl Mailbox {
     /// # Errors
     /// As `eventfd(2)`.
-    pub(super) fn new() -> Result<Self, Errno> {
+    pub(crate) fn new() -> Result<Self, Errno> {
         let letters = Mutex::new(Some(Vec::new()));
         Ok(Self { letters, signal: Arc::new(Signal::new()?) })
     }
 
     #[inline(always)]
-    pub(super) fn signal(&self) -> &Arc<Signal> {
+    pub(crate) fn signal(&self) -> &Arc<Signal> {
         &self.signal
     }
 
-    /// Sends a message, and wakes the loop. After the loop's end the message is dropped.
+    /// Sends a message, and wakes the loop. After the loop's end, and in a forked child, the message is
+    /// dropped.
     pub(crate) fn send(&self, letter: Letter) {
+        if !self.signal.is_of_this_process() {
+            return; // the loop is the parent's, and so may be the owner of the lock
+        }
         let mut letters = self.lock();
         let Some(list) = &mut *letters else {
             drop(letters);
@@ -59,13 +64,13 @@ impl Mailbox {
     }
 
     /// Takes the messages, oldest first.
-    pub(super) fn take(&self) -> Vec<Letter> {
+    pub(crate) fn take(&self) -> Vec<Letter> {
         let mut letters = self.lock();
         letters.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Ends it: later messages are dropped.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         let letters = self.lock().take();
         drop(letters);
     }
