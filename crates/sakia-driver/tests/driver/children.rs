@@ -8,7 +8,7 @@ use std::process::{Command, Stdio, exit};
 
 use crate::{
     bypass, bypass_lanes, descriptor_reused, forked_child, numbers, queued_cancel, recorded,
-    writing,
+    requests, writing,
 };
 
 const SCENE: &str = "SAKIA_DRIVER_SCENE";
@@ -26,6 +26,8 @@ const SCENES: &[(&str, fn())] = &[
     ("recorded_closes", recorded::scene_closes),
     ("recorded_reads", recorded::scene_reads),
     ("recorded_lanes", recorded::scene_lanes),
+    ("requests_fork", requests::ends::scene_fork),
+    ("requests_signals", requests::wakes::scene_signals),
 ];
 
 /// Runs a scene in a child process, and panics if it fails.

@@ -1,7 +1,11 @@
 //! Requests and their loop: each request does what the system call does, each token is answered once, files
 //! are closed once, and wakes and signals end a wait.
 
+mod closing;
 mod each;
+pub mod ends;
+mod random;
+pub mod wakes;
 
 use std::collections::HashMap;
 use std::ffi::CString;
