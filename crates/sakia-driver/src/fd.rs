@@ -111,7 +111,7 @@ struct Inner {
     /// The address of the owner: tells one driver from another, and is never followed.
     driver: *const (),
     /// Keeps a lent descriptor open in place of this value; the lender's other users may use it too.
-    lender: Option<Lender>,
+    lender: RefCell<Option<Lender>>,
 }
 
 /// The facts of a file, all found out when the kind is first needed; see [`FileFacts`].
@@ -243,7 +243,7 @@ impl Fd {
             closer: Cell::new(None),
             owner,
             driver,
-            lender,
+            lender: RefCell::new(lender),
         });
         inner.owner.table().insert(&inner);
         Self { inner }
@@ -598,6 +598,14 @@ impl Fd {
         Rc::strong_count(&self.inner) == 1
     }
 
+    /// Puts another lender in the place of this one, if it keeps the descriptor: both name the same open file.
+    pub(crate) fn replace_lender(&self, old: &Lender, new: Lender) {
+        let mut lender = self.inner.lender.borrow_mut();
+        if let Some(lender) = lender.as_mut().filter(|lender| Arc::ptr_eq(lender, old)) {
+            *lender = new;
+        }
+    }
+
     /// Names the operation that closes the descriptor when the last clone is gone.
     pub(crate) fn set_closer(&self, closer: Key) {
         self.inner.closer.set(Some(closer));
@@ -626,7 +634,7 @@ impl Fd {
     /// See [`Fd`](Fd#examples).
     pub fn into_owned(self) -> Result<OwnedFd, Self> {
         self.assert_is_of_this_process();
-        if self.is_closing() || self.inner.lender.is_some() {
+        if self.is_closing() || self.inner.lender.borrow().is_some() {
             return Err(self);
         }
         self.share_mode();
@@ -788,7 +796,7 @@ impl Drop for Inner {
         }
         self.owner.table().remove(self);
         let closer = self.closer.get();
-        match &self.lender {
+        match self.lender.get_mut() {
             // SAFETY: the lender, dropped after this, keeps it open. Operations hold clones, and this was the
             // last one.
             Some(_) => unsafe { self.owner.end_loan(self.raw, closer) },

@@ -111,6 +111,9 @@ impl FilesOf<'_> {
     fn learn(&mut self, file: &FileHandle) -> Result<Fd, Errno> {
         let descriptor = file.use_by(&self.files.mailbox)?;
         let fd = self.driver.lend(Arc::clone(&descriptor));
+        // Requests by the bare number may have a clone already, which their user keeps open. From now on the
+        // descriptor is in the hands of the handle, which may be dropped at any time.
+        fd.replace_lender(&self.files.user, Arc::clone(&descriptor) as Lender);
         let (id, by_number) = (file.id(), &mut self.files.by_number);
         let number = id.raw as usize;
         if by_number.len() <= number {

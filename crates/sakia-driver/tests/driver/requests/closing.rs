@@ -7,7 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 
 use rustix::io::dup2;
-use sakia_driver::{CURRENT_POSITION, FileHandle, Loop, Request, Target, Wait};
+use sakia_driver::{Bypass, CURRENT_POSITION, FileHandle, Loop, Request, Target, Wait};
 
 use super::{errno, finish, next, on_both, perform, value};
 use crate::support::{TempDir, identity};
@@ -230,5 +230,32 @@ fn handles_whose_numbers_repeat_are_different_files() {
             fs::remove_file(&name).unwrap();
         }
         ring.wait(Wait::Poll).unwrap();
+    });
+}
+
+/// A request by the number comes first, and its descriptor must become that of the handle: otherwise the handle's
+/// end closes it at once, and the next file with this number would be taken for it.
+#[test]
+fn a_handle_keeps_a_descriptor_open_that_its_number_came_with() {
+    on_both(|ring| {
+        let folder = TempDir::new();
+        let name = folder.file("file", 100);
+        ring.set_bypass(Bypass::Never);
+        let file = FileHandle::new(fs::File::open(&name).unwrap());
+        let raw = file.raw();
+        // SAFETY: the handle keeps it open until the outcome was taken, and it is this test's.
+        let target = unsafe { Target::number(raw) };
+        ring.submit(Request::read(&target, vec![0; 100].into(), 0), 1).unwrap();
+        ring.submit(Request::read(&file, vec![0; 100].into(), 0), 2).unwrap();
+        finish(ring);
+        ring.submit(Request::read(&file, vec![0; 100].into(), 0), 3).unwrap();
+        drop(file);
+        assert_eq!(identity(raw), Some(name.clone()), "a request uses it");
+        let outcome = finish(ring).remove(&3).unwrap();
+        assert_eq!(outcome.into_vec().unwrap(), fs::read(&name).unwrap());
+        for _ in 0..3 {
+            ring.wait(Wait::Poll).unwrap();
+        }
+        assert_ne!(identity(raw), Some(name), "the last user is gone");
     });
 }
