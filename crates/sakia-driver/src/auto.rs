@@ -10,13 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::{Builder, Cqe, Entered, Opcode, Position, Ring, SetupError, SetupReport, Sqe};
+use sakia_ring::{Builder, Cqe, Entered, Position, Ring, SetupError, SetupReport, Sqe};
 
-use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
+use crate::backend::{Backend, Calls, Destination, Features, Figures, RemoteWake};
 use crate::call::{Call, Request};
-use crate::counters::{KindCounters, OpKind};
-use crate::decide::{Attempt, CallMode, Lane};
-use crate::epoll::{Epoll, EpollOptions, LaneStatistics, StuckWorker};
+use crate::epoll::{Epoll, EpollOptions, StuckWorker};
 use crate::later::{LateChoice, Later};
 #[cfg(any(test, feature = "sim"))]
 use crate::sim::Sim;
@@ -305,6 +303,23 @@ impl Auto {
         inner.downcast_ref().or_else(|| this.downcast_ref())
     }
 
+    /// Checks that an entry requests the same as a call, on the simulated kernel.
+    ///
+    /// # Panics
+    /// When they differ.
+    ///
+    /// # Safety
+    ///
+    /// - The memory that they name is valid.
+    #[cfg_attr(not(any(test, feature = "sim")), expect(unused_variables, clippy::unused_self))]
+    pub(crate) unsafe fn compare(&self, sqe: &Sqe, call: Call) {
+        #[cfg(any(test, feature = "sim"))]
+        if let Self::Sim(_) = self {
+            // SAFETY: the caller's duties are the same.
+            unsafe { Sim::compare(sqe, call) };
+        }
+    }
+
     /// Returns the fallback for a ring that could not be set up.
     fn without_ring(
         policy: Policy,
@@ -389,36 +404,21 @@ macro_rules! forward {
 // SAFETY: each call goes to a backend that keeps the promise.
 unsafe impl Backend for Auto {
     forward! {
-        #[inline(always)]
-        fn sq_entries(&self) -> u32;
-        fn cq_entries(&self) -> u32;
-        fn fills_what_it_reports(&self) -> bool;
+        fn features(&self) -> Features;
         #[inline(always)]
         fn sq_pending(&self) -> u32;
-        fn registered_files(&self) -> u64;
-        #[inline(always)]
-        fn batches_well(&self, kind: OpKind) -> bool;
-        fn takes(&self) -> Takes;
-        fn has_lanes(&self) -> bool;
-        fn has_readiness(&self) -> bool;
-        fn processor_time(&self) -> Duration;
-        fn is_for_lanes(&self, opcode: Opcode) -> bool;
-        fn may_lack_workers(&self) -> bool;
         #[inline(always)]
         fn cq_ready(&self) -> u32;
         #[inline(always)]
         fn needs_enter(&self) -> bool;
-        fn tells_news(&self) -> bool;
         fn look_again(&self);
         #[inline(always)]
         fn is_overflowing(&self) -> bool;
         #[inline(always)]
         fn is_intact(&self) -> bool;
         fn now(&self) -> Duration;
-        fn waits(&self) -> u64;
-        fn ways(&self, kind: OpKind) -> KindCounters;
-        fn lane_statistics(&self, lane: Lane) -> LaneStatistics;
-        fn descriptors(&self) -> Rc<dyn Descriptors>;
+        fn figures(&self) -> Figures<'_>;
+        fn calls(&self) -> Rc<dyn Calls>;
     }
 
     forward! {
@@ -457,35 +457,18 @@ unsafe impl Backend for Auto {
         each!(self, backend => unsafe { backend.forget_descriptor(raw) });
     }
 
-    #[inline(always)]
-    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
+    unsafe fn note_socket(&mut self, raw: i32) {
         // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.try_now(call, mode) })
+        each!(self, backend => unsafe { backend.note_socket(raw) });
     }
 
-    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
+    unsafe fn push_call(
+        &mut self,
+        request: Request,
+        to: Destination,
+    ) -> Result<Option<Position>, Errno> {
         // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.size_now(raw) })
-    }
-
-    unsafe fn compare(&self, sqe: &Sqe, call: Call) {
-        // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.compare(sqe, call) });
-    }
-
-    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.push_call(request) })
-    }
-
-    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
-        // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.push_lane(request, lane) })
-    }
-
-    unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
-        // SAFETY: the caller's duties are the same.
-        each!(self, backend => unsafe { backend.push_readiness(request) })
+        each!(self, backend => unsafe { backend.push_call(request, to) })
     }
 
     unsafe fn register_buffer(&mut self, addr: *mut u8, len: usize) -> io::Result<()> {

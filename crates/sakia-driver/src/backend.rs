@@ -17,9 +17,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, Sqe};
 
-use crate::address::{Credentials, SocketAddress, SocketType};
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
 use crate::decide::{Attempt, CallMode, Lane};
@@ -39,6 +38,94 @@ pub enum Takes {
     Calls,
 }
 
+/// The constant properties of a [`Backend`], which a driver reads when it is made, and again once a backend that
+/// was [put off](crate::Later) is set up.
+///
+/// # Examples
+/// ```
+/// use sakia_driver::{Features, Takes};
+///
+/// let queue_of_calls = Features { takes: Takes::Calls, tells_news: true, ..Features::new(8, 16) };
+/// assert!(!queue_of_calls.plain_calls, "every operation goes through the queue");
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Features {
+    /// The size of the submission queue in entries, at least 1.
+    pub sq_entries: u32,
+    /// The size of the completion queue in entries, at least `sq_entries`.
+    pub cq_entries: u32,
+    /// The form in which the queue takes operations.
+    pub takes: Takes,
+    /// Operations may be performed by the backend's [`Calls`] instead of its queue. If not, no operation is.
+    pub plain_calls: bool,
+    /// A read that completes with `n` has written the first `n` bytes of the entry's memory, or all of it if
+    /// `n` is more. If so, the driver may lend uninitialized buffers; otherwise it writes zeros to them first.
+    /// The promise does not cover reading a directory, because the gaps between its records count as read.
+    pub fills_what_it_reports: bool,
+    /// The backend takes multishot receives for [`Destination::Readiness`].
+    pub readiness: bool,
+    /// Operations that were given to threads are beside the queue, and must be canceled there.
+    pub lanes_apart: bool,
+    /// Operations may end with `ECANCELED` before they began and without a cancel request, and a thread can
+    /// perform them instead. A kernel's ring ends operations that way if they need one of its workers and it
+    /// cannot start another.
+    pub may_lack_workers: bool,
+    /// [`has_news`](Backend::has_news) reports every completion. If not, a busy loop calls
+    /// [`look_again`](Backend::look_again) and enters from time to time.
+    pub tells_news: bool,
+    /// A bit for each opcode whose entries the queue cannot take, but which a thread can perform.
+    pub for_lanes: [u64; 4],
+    /// A bit for each [`OpKind`] whose operations, in a large batch and with their data cached, cost no more in
+    /// the queue than as plain calls.
+    pub batches_well: u64,
+}
+
+const _: () = assert!(OpKind::COUNT <= u64::BITS as usize);
+
+impl Features {
+    /// Returns the features of queues of these sizes that take entries, and no others.
+    pub const fn new(sq_entries: u32, cq_entries: u32) -> Self {
+        Self {
+            sq_entries,
+            cq_entries,
+            takes: Takes::Entries,
+            plain_calls: false,
+            fills_what_it_reports: false,
+            readiness: false,
+            lanes_apart: false,
+            may_lack_workers: false,
+            tells_news: false,
+            for_lanes: [0; 4],
+            batches_well: 0,
+        }
+    }
+}
+
+/// The part of a [`Backend`] that takes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Destination {
+    /// The queue.
+    Queue,
+    /// A thread of this lane. A cancel request given this way applies to operations given this way.
+    Lane(Lane),
+    /// The epoll set, for a multishot receive of a socket: it receives by plain calls when the set reports
+    /// bytes, into buffers of a group beyond those of the queue, and is canceled as an operation on a thread.
+    /// The descriptor's number belongs to this socket until it is [forgotten](Backend::forget_descriptor).
+    Readiness,
+}
+
+/// Statistics of a [`Backend`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Figures<'a> {
+    /// The number of files registered with the queue.
+    pub registered_files: u64,
+    /// The lanes of threads, by [`Lane`]; all zero without any.
+    pub lanes: [LaneStatistics; 2],
+    /// The ways that operations took within the backend, by [`OpKind`], as far as it knows. `submitted` is the
+    /// exception: the driver counts it.
+    pub ways: &'a [KindCounters],
+}
+
 /// A submission queue, a completion queue, and the executor of the operations between them.
 ///
 /// Calls that the driver makes are never concurrent. Errors of [`submit`](Backend::submit) and
@@ -54,19 +141,16 @@ pub enum Takes {
 /// - after [`make_nop`](Backend::make_nop) returned true, that memory is not accessed at all;
 /// - an entry that opens a file, accepts or makes a socket completes with the number of a new descriptor,
 ///   which has no other owner; so are the numbers in control messages (`SCM_RIGHTS`, `SCM_PIDFD`) that it
-///   writes for an entry that receives a message, and those that its [`Descriptors::socket_pair`] returns;
-/// - if [`fills_what_it_reports`](Backend::fills_what_it_reports) returns true, the bytes that it reports as
-///   read were written.
+///   writes for an entry that receives a message, and those of calls that its [`Calls`] perform;
+/// - if its features say [`fills_what_it_reports`](Features::fills_what_it_reports), the bytes that it or its
+///   [`Calls`] report as read were written.
 ///
 /// It need not promise that completions make sense otherwise: the driver counts and ignores unknown, stale
 /// and repeated completions, and clamps counts.
 #[expect(unused_variables, reason = "bodies that do nothing; the names are documentation")]
 pub unsafe trait Backend: Any {
-    /// Returns the size of the submission queue in entries, at least 1.
-    fn sq_entries(&self) -> u32;
-
-    /// Returns the size of the completion queue in entries, at least [`sq_entries`](Backend::sq_entries).
-    fn cq_entries(&self) -> u32;
+    /// Returns the properties of the backend, which never change.
+    fn features(&self) -> Features;
 
     /// Returns the number of entries pushed and not yet consumed.
     fn sq_pending(&self) -> u32;
@@ -81,31 +165,30 @@ pub unsafe trait Backend: Any {
     ///   ever if it never is.
     unsafe fn push(&mut self, sqe: Sqe) -> Option<Position>;
 
-    /// Returns the form in which the queue takes operations.
-    fn takes(&self) -> Takes {
-        Takes::Entries
-    }
-
-    /// Checks that an entry requests the same as a call, if the backend can tell. Called only in builds with
-    /// debug assertions.
+    /// Gives a call to the queue, as [`push`](Backend::push) an entry, or to another part of the backend. Its
+    /// completion comes as any other. Returns its position if it is in the queue.
     ///
-    /// # Panics
-    /// When they differ.
-    ///
-    /// # Safety
-    ///
-    /// - The memory that they name is valid.
-    #[doc(hidden)]
-    unsafe fn compare(&self, sqe: &Sqe, call: Call) {}
-
-    /// Queues a call, as [`push`](Backend::push) an entry.
+    /// # Errors
+    /// The operation is not performed. `EAGAIN`: the queue has no room. `EOPNOTSUPP`: the backend has no such
+    /// part. Otherwise as `epoll_create1(2)`.
     ///
     /// # Safety
     ///
     /// - As for [`push`](Backend::push).
-    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        None
+    unsafe fn push_call(
+        &mut self,
+        request: Request,
+        to: Destination,
+    ) -> Result<Option<Position>, Errno> {
+        Err(Errno::OPNOTSUPP)
     }
+
+    /// Takes note of a socket that one of the [`Calls`] has made for an operation.
+    ///
+    /// # Safety
+    ///
+    /// - The number is that of the socket, which the driver owns.
+    unsafe fn note_socket(&mut self, raw: i32) {}
 
     /// Forgets a descriptor that is about to be closed or given away, and that no operation uses any more.
     /// Facts known about its number do not hold for the next file that gets the number.
@@ -115,20 +198,6 @@ pub unsafe trait Backend: Any {
     /// - The descriptor is the caller's, still open, and no entry that was pushed and is not complete names
     ///   it.
     unsafe fn forget_descriptor(&mut self, raw: i32) {}
-
-    /// Returns whether a read that completes with `n` has written the first `n` bytes of the entry's memory,
-    /// or all of it if `n` is more. If true, the driver may lend uninitialized buffers; otherwise it writes
-    /// zeros to them first. The promise does not cover reading a directory, because the gaps between its
-    /// records count as read.
-    #[inline(always)]
-    fn fills_what_it_reports(&self) -> bool {
-        false
-    }
-
-    /// Returns the number of files registered with the queue.
-    fn registered_files(&self) -> u64 {
-        0
-    }
 
     /// Turns the entry that was pushed at `position` with `user_data` into a no-op if it is still pending. It
     /// completes with 0. Returns false if the entry has been consumed.
@@ -148,101 +217,6 @@ pub unsafe trait Backend: Any {
     /// See the trait.
     fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
 
-    /// Performs an operation as a plain call, beside the queues, before it returns. After [`Attempt::Done`]
-    /// the driver does not perform it again.
-    ///
-    /// # Safety
-    ///
-    /// - The memory and the descriptors that `call` names are valid, and the memory is not otherwise accessed
-    ///   where the operation writes, until the call returns. A descriptor that it closes is the caller's.
-    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
-        Attempt::Unsupported
-    }
-
-    /// Returns whether operations of this kind, in a large batch and with their data cached, cost no more in
-    /// the queue than as plain calls.
-    fn batches_well(&self, kind: OpKind) -> bool {
-        false
-    }
-
-    /// Returns the size in bytes of an open regular file, and moves the file's position to its end. `None` if
-    /// the size cannot be told at once.
-    ///
-    /// # Safety
-    ///
-    /// - The descriptor is open and the caller's own, so that the position moved is no other owner's.
-    ///
-    /// # Examples
-    ///
-    /// ```compile_fail,E0133
-    /// use sakia_driver::{Backend, Uring};
-    ///
-    /// fn move_the_file_of_another_owner(backend: &Uring) -> Option<u64> {
-    ///     backend.size_now(0)
-    /// }
-    /// ```
-    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
-        None
-    }
-
-    /// Gives an operation to a thread. Its completion comes as any other. A cancel request given this way
-    /// applies to operations given this way.
-    ///
-    /// # Errors
-    /// The operation is not performed. `EOPNOTSUPP`: the backend has no threads. `EAGAIN`: the backend puts
-    /// these operations into its queue, which has no room.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`push`](Backend::push).
-    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Returns whether [`push_readiness`](Backend::push_readiness) takes multishot receives.
-    fn has_readiness(&self) -> bool {
-        false
-    }
-
-    /// Gives a multishot receive of a socket to the backend's epoll set: it receives by plain calls when the
-    /// set reports bytes, into buffers of a group from [`READINESS_GROUPS`] on. Its completions come as any
-    /// other, and it is canceled as an operation on a thread. The descriptor's number belongs to this
-    /// socket until it is [forgotten](Backend::forget_descriptor).
-    ///
-    /// # Errors
-    /// The operation is not performed. `EOPNOTSUPP`: the backend has no such set. Otherwise as
-    /// `epoll_create1(2)`.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`push`](Backend::push).
-    #[doc(hidden)]
-    unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
-        Err(Errno::OPNOTSUPP)
-    }
-
-    /// Returns the processor time that the calling thread has used so far.
-    fn processor_time(&self) -> Duration {
-        Duration::ZERO
-    }
-
-    /// Returns whether operations that were given to threads must be canceled there.
-    fn has_lanes(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the queue cannot take entries with this opcode, but a thread can perform them.
-    fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        false
-    }
-
-    /// Returns whether operations may end with `ECANCELED` before they began and without a cancel request,
-    /// and whether a thread can perform them instead. A kernel's ring ends operations that way if they need
-    /// one of its workers and it cannot start another.
-    fn may_lack_workers(&self) -> bool {
-        false
-    }
-
     /// Returns the number of completions ready to be reaped.
     fn cq_ready(&self) -> u32;
 
@@ -256,12 +230,6 @@ pub unsafe trait Backend: Any {
     /// tell. Called after each poll of a task.
     fn has_news(&self) -> bool {
         self.needs_enter()
-    }
-
-    /// Returns whether [`has_news`](Backend::has_news) reports every completion. If not, a busy loop calls
-    /// [`look_again`](Backend::look_again) and enters from time to time.
-    fn tells_news(&self) -> bool {
-        false
     }
 
     /// Makes [`needs_enter`](Backend::needs_enter) advise an enter even if the last one was a moment ago.
@@ -315,20 +283,8 @@ pub unsafe trait Backend: Any {
     /// Returns the time since some fixed moment, on a clock that never goes back.
     fn now(&self) -> Duration;
 
-    /// Returns the number of times that the calling thread has waited in the kernel; see `ru_nvcsw` in
-    /// `getrusage(2)`.
-    fn waits(&self) -> u64 {
-        0
-    }
-
     /// Lets time pass, after the kernel reported that it has no room now.
     fn nap(&mut self, duration: Duration);
-
-    /// Returns the ways that operations of one kind took within the backend, as far as it knows. `submitted`
-    /// is the exception: the driver counts it.
-    fn ways(&self, kind: OpKind) -> KindCounters {
-        KindCounters::default()
-    }
 
     /// Returns the means for another thread to wake this one while it sleeps in [`enter`](Backend::enter). A
     /// wake makes that call return, or the next one, possibly with nothing to reap. It may also appear as a
@@ -354,22 +310,19 @@ pub unsafe trait Backend: Any {
     /// Makes the descriptors of [`pollable`](Backend::pollable) unreadable until something new comes.
     fn clear_readiness(&mut self) {}
 
-    /// Returns the statistics of a lane of threads; all zero without one.
-    fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
-        let _ = lane;
-        LaneStatistics::default()
+    /// Returns the statistics.
+    fn figures(&self) -> Figures<'_> {
+        Figures::default()
     }
 
     /// Adds the jobs that have kept a thread of a lane busy for `limit` to `found`, each once. Returns the
     /// time after which another job may be stuck.
     fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
-        let _ = (limit, found);
         None
     }
 
-    /// Returns calls on descriptors that run at once, beside the queues. Usable after the backend is gone.
-    /// All that take a number are unsafe.
-    fn descriptors(&self) -> Rc<dyn Descriptors>;
+    /// Returns the plain calls with which a driver is made. Usable after the backend is gone.
+    fn calls(&self) -> Rc<dyn Calls>;
 }
 
 /// Wakes the thread of a backend.
@@ -426,22 +379,55 @@ impl FileFacts {
     };
 }
 
-/// Plain calls on descriptors, by number.
+/// Plain calls: they run at once, beside the queues of a [`Backend`], on the calling thread.
+///
+/// A driver is made with one such object, and makes no call on a descriptor except through it: those of this
+/// process's kernel, or of the simulated kernel, or of an embedder. An operation is performed by one only if the
+/// backend's features [say so](Features::plain_calls).
 ///
 /// A number says nothing about its owner, so the calls that take one are unsafe: otherwise any code that has
-/// this object from [`Backend::descriptors`] could close, change or inspect the file of another owner.
+/// this object from [`Backend::calls`] could close, change or inspect the file of another owner.
 ///
 /// # Examples
 /// ```compile_fail,E0133
 /// use sakia_driver::{Backend, Uring};
 ///
 /// fn close_the_file_of_another_owner(backend: &Uring) -> std::io::Result<()> {
-///     backend.descriptors().close(0)
+///     backend.calls().close(0, true)
+/// }
+/// ```
+/// ```compile_fail,E0133
+/// use sakia_driver::call::Call;
+/// use sakia_driver::{Attempt, CallMode, Calls};
+///
+/// fn close_it_by_a_call(calls: &dyn Calls) -> Attempt {
+///     calls.try_now(Call::Close { raw: 0 }, CallMode::Blocking)
 /// }
 /// ```
 #[expect(unused_variables, reason = "bodies that do nothing; the names are documentation")]
-pub trait Descriptors {
-    /// Closes a descriptor.
+pub trait Calls: Any {
+    /// Performs a call before it returns. After [`Attempt::Done`] the driver does not perform it again.
+    ///
+    /// # Safety
+    ///
+    /// - The memory and the descriptors that `call` names are valid, and the memory is not otherwise accessed
+    ///   where the call writes, until it returns.
+    /// - A descriptor that it closes, and a position or a flag that it changes, is the caller's own.
+    unsafe fn try_now(&self, call: Call, mode: CallMode) -> Attempt;
+
+    /// Returns the processor time that the calling thread has used so far.
+    fn processor_time(&self) -> Duration {
+        Duration::ZERO
+    }
+
+    /// Returns the number of times that the calling thread has waited in the kernel; see `ru_nvcsw` in
+    /// `getrusage(2)`.
+    fn waits(&self) -> u64 {
+        0
+    }
+
+    /// Closes a descriptor. A file server may have to be told first and may never answer: unless the caller
+    /// `may_wait`, another thread does that, if possible. Then the error is that of handing it over.
     ///
     /// # Safety
     ///
@@ -449,22 +435,33 @@ pub trait Descriptors {
     ///
     /// # Errors
     /// As `close(2)`. The number is free afterwards in any case.
-    unsafe fn close(&self, raw: i32) -> io::Result<()>;
+    unsafe fn close(&self, raw: i32, may_wait: bool) -> io::Result<()>;
 
-    /// Closes a descriptor for which a file server may have to be told first and may never answer, if
-    /// possible without waiting for the server. If another thread closes it, the error is that of handing it
-    /// over.
-    ///
-    /// # Errors
-    /// As [`close`](Descriptors::close).
+    /// Returns the kind of file that the descriptor refers to, and its file system. `stat` gets the result of
+    /// `statx(2)` from the same call, if that is how the facts are found.
     ///
     /// # Safety
     ///
-    /// - The descriptor is the caller's to close, and the caller does not use its number again.
-    #[doc(hidden)]
-    unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { self.close(raw) }
+    /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
+    unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts;
+
+    /// Returns the type of the file system of a file with these facts; empty if it is unknown.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Calls::facts).
+    unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
+        String::new()
+    }
+
+    /// Returns the errno with which a plain read or write of this file, at an offset or at the file's own
+    /// position, fails whatever its memory: `ESPIPE`, `EBADF` or `EINVAL`.
+    ///
+    /// # Safety
+    ///
+    /// - As [`facts`](Calls::facts).
+    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
+        None
     }
 
     /// Returns whether a path, relative to the directory `raw` or to the working directory (`AT_FDCWD`),
@@ -473,77 +470,13 @@ pub trait Descriptors {
     /// # Safety
     ///
     /// - The descriptor is open, unless it is `AT_FDCWD`.
-    #[doc(hidden)]
     unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {
         false
     }
 
-    /// Returns the kind of file that the descriptor refers to, and its file system.
-    ///
-    /// # Safety
-    ///
-    /// - The descriptor is the caller's or lent to the caller, and stays open during the call.
-    unsafe fn facts(&self, raw: i32) -> FileFacts;
-
-    /// Returns whether the close of a socket may wait, since `SO_LINGER` is set.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    unsafe fn lingers(&self, raw: i32) -> bool {
-        false
-    }
-
-    /// Returns the same, and the result of `statx(2)` from the same call. Its mask is zero if there is no
-    /// such call.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    #[doc(hidden)]
-    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
-        // SAFETY: the caller's duties are the same.
-        (unsafe { self.facts(raw) }, StatxResult::default())
-    }
-
-    /// Returns the descriptor's status flags, as `F_GETFL`.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    unsafe fn status_flags(&self, raw: i32) -> u32 {
-        0
-    }
-
-    /// Returns the errno with which a plain read or write of this file, at an offset or at the file's own
-    /// position, fails whatever its memory: `ESPIPE`, `EBADF` or `EINVAL`.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    #[doc(hidden)]
-    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
-        None
-    }
-
-    /// Returns the type of the file system of a file with these facts; empty if it is unknown.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
-        String::new()
-    }
-
     /// Returns the mounted file systems that another machine or process serves, and the working directory.
-    #[doc(hidden)]
     fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
         <_>::default()
-    }
-
-    /// Returns whether a write may fail because of a limit on the size of files, and then raise a signal.
-    fn limits_file_size(&self) -> bool {
-        false
     }
 
     /// Returns whether the numbers are descriptors of this process. If not, they have a meaning elsewhere
@@ -552,57 +485,12 @@ pub trait Descriptors {
         true
     }
 
-    /// Returns the address of a socket.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    ///
-    /// # Errors
-    /// As `getsockname(2)`. `EOPNOTSUPP`: there are no sockets.
-    unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    /// Returns the address of a socket's peer.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    ///
-    /// # Errors
-    /// As `getpeername(2)`. `EOPNOTSUPP`: there are no sockets.
-    unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    /// Makes two sockets within the machine that are connected with each other and close on exec. The caller
-    /// owns them.
-    ///
-    /// # Errors
-    /// As `socketpair(2)`. `EOPNOTSUPP`: there are no sockets.
-    fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    /// Returns the credentials of the process that a socket is connected with, from `SO_PEERCRED`.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    ///
-    /// # Errors
-    /// As `getsockopt(2)`. `EOPNOTSUPP`: there are no sockets.
-    unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
     /// Sends slices on a connected socket, as much as there is room for, without waiting and without raising
     /// a signal.
     ///
     /// # Safety
     ///
-    /// - As [`facts`](Descriptors::facts).
+    /// - As [`facts`](Calls::facts).
     ///
     /// # Errors
     /// `EAGAIN`: there is no room. Otherwise as `send(2)`. `EOPNOTSUPP`: there are no sockets.
@@ -614,30 +502,11 @@ pub trait Descriptors {
     ///
     /// # Safety
     ///
-    /// - As [`facts`](Descriptors::facts).
+    /// - As [`facts`](Calls::facts).
     ///
     /// # Errors
     /// `EAGAIN`: no bytes have arrived. Otherwise as `recv(2)`. `EOPNOTSUPP`: there are no sockets.
     unsafe fn try_recv(&self, raw: i32, buf: &mut [u8]) -> io::Result<usize> {
-        Err(Errno::OPNOTSUPP.into())
-    }
-
-    /// Clears `O_NONBLOCK` of the descriptor.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`facts`](Descriptors::facts); and the open file has no other owner.
-    unsafe fn make_blocking(&self, raw: i32) {}
-
-    /// Removes a name, other than a directory's, from the open directory `raw`.
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Descriptors::facts).
-    ///
-    /// # Errors
-    /// As `unlinkat(2)`; `EOPNOTSUPP` where there are no names.
-    unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
         Err(Errno::OPNOTSUPP.into())
     }
 }

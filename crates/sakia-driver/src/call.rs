@@ -331,6 +331,8 @@ functions! {
     Fadvise = __NR_fadvise64: ;
     /// `fallocate(2)`.
     Fallocate = __NR_fallocate: once;
+    /// `fcntl(2)`, with the commands that ask for or set the status flags.
+    Fcntl = __NR_fcntl: short;
     /// `fchmod(2)`.
     Fchmod = __NR_fchmod: ;
     /// `fchmodat(2)`, which has no flags and is there on every kernel.
@@ -359,12 +361,22 @@ functions! {
     Ftruncate = __NR_ftruncate: ;
     /// `getdents64(2)`.
     Getdents = __NR_getdents64: ;
+    /// `getpeername(2)`.
+    Getpeername = __NR_getpeername: short pure;
+    /// `getsockname(2)`.
+    Getsockname = __NR_getsockname: short pure;
+    /// `getsockopt(2)`.
+    Getsockopt = __NR_getsockopt: short pure;
     /// `linkat(2)`.
     Linkat = __NR_linkat: once path;
     /// `listen(2)`.
     Listen = __NR_listen: short;
+    /// `lseek(2)`. A position beyond the largest result of a completion comes as that.
+    Lseek = __NR_lseek: short;
     /// `mkdirat(2)`.
     Mkdirat = __NR_mkdirat: once path;
+    /// `prlimit64(2)`, which asks for a limit of this process.
+    Prlimit = __NR_prlimit64: short pure;
     /// `readlinkat(2)`.
     Readlinkat = __NR_readlinkat: path;
     /// `recvmmsg(2)`, with flags that forbid waiting.
@@ -382,6 +394,8 @@ functions! {
     Shutdown = __NR_shutdown: short;
     /// `socket(2)`.
     Socket = __NR_socket: short;
+    /// `socketpair(2)`.
+    Socketpair = __NR_socketpair: short;
     /// `splice(2)`, with flags that forbid waiting for a pipe.
     Splice = __NR_splice: writes;
     /// `statx(2)`.
@@ -434,6 +448,7 @@ impl System {
         let result = match function.properties() {
             // SAFETY: as above.
             _ if function == Function::Sendfile => unsafe { send_file(args) },
+            _ if function == Function::Lseek => call().map(|at| at.min(i32::MAX as usize)),
             Properties { once: true, .. } => call(),
             Properties { writes: true, .. } => without_sigpipe(|| retry(call)),
             _ => retry(call),
@@ -472,7 +487,10 @@ impl Call {
             | Self::Flock { raw, .. }
             | Self::CopyFileRange { from: raw, .. }
             | Self::Cancel { victims: Victims::Descriptor(raw), .. } => raw,
-            Self::System(System { function: Function::Socket, .. })
+            Self::System(System {
+                function: Function::Prlimit | Function::Socket | Function::Socketpair,
+                ..
+            })
             | Self::Nop
             | Self::Cancel { .. } => return None,
             // The first argument is the address of the link's target.

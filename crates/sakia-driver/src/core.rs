@@ -9,7 +9,7 @@
 //!
 //! # Layout
 //!
-//! Each part has its own state: `inline` has plain calls and the way to threads, `admit` decides which
+//! Each part has its own state: `inline` has plain calls, which `plain` makes, and the way to threads, `admit` decides which
 //! operations are pushed and which wait, `submit` has turns and enters, `complete` results, `cancel` requests
 //! to cancel, `attention` tells whether a turn is wanted, `buffers` has memory lent to the backend for good,
 //! `end` ends the driver. `trace` and `watch` report what happens; `ages` is a list that `watch` keeps.
@@ -22,6 +22,7 @@ mod cancel;
 mod complete;
 mod end;
 mod inline;
+mod plain;
 mod submit;
 mod trace;
 mod watch;
@@ -29,6 +30,7 @@ mod watch;
 use std::io;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
+use std::rc::Rc;
 use std::time::Duration;
 
 use sakia_ring::Cqe;
@@ -41,15 +43,16 @@ use self::buffers::Lent;
 use self::cancel::Cancels;
 pub(crate) use self::complete::Done;
 use self::complete::Outbox;
+pub(crate) use self::end::KeepAlive;
 use self::end::Keeper;
-pub(crate) use self::end::{KeepAlive, Stopped};
 use self::inline::{Abilities, Inline};
+use self::plain::PlainCalls;
 use self::submit::Enters;
 pub use self::submit::Wait;
 use self::watch::Watcher;
 pub use self::watch::{Overdue, PlainCall, WatchLimits};
 use crate::auto::Auto;
-use crate::backend::Backend;
+use crate::backend::{Backend, Calls, Features};
 use crate::board::mark;
 use crate::counters::{Counters, OpKind};
 use crate::decide::{CallMode, Route, Rules};
@@ -73,8 +76,10 @@ pub(crate) enum Phase {
 }
 
 pub(crate) struct Core {
-    /// [`Stopped`] once the driver has stopped.
+    /// One that does nothing once the driver has stopped.
     pub(crate) backend: Auto,
+    /// Those that perform operations instead of the backend.
+    calls: PlainCalls,
     pub(crate) slab: Slab,
     pub(crate) phase: Phase,
     /// Entries pushed and without a last completion, requests to cancel included.
@@ -104,10 +109,9 @@ struct Sizes {
 }
 
 impl Sizes {
-    fn of(backend: &Auto) -> Self {
-        let cq_entries = backend.cq_entries();
-        let reserve = (cq_entries / 8).clamp(1, 16);
-        Self { reserve, credits: cq_entries.saturating_sub(reserve).max(1) }
+    fn of(features: &Features) -> Self {
+        let reserve = (features.cq_entries / 8).clamp(1, 16);
+        Self { reserve, credits: features.cq_entries.saturating_sub(reserve).max(1) }
     }
 }
 
@@ -150,12 +154,14 @@ impl Drop for Blocks {
 }
 
 impl Core {
-    pub(crate) fn new(backend: Auto) -> Self {
-        let Sizes { reserve, credits } = Sizes::of(&backend);
+    pub(crate) fn new(backend: Auto, calls: &Rc<dyn Calls>) -> Self {
+        let features = backend.features();
+        let Sizes { reserve, credits } = Sizes::of(&features);
         let is_put_off = matches!(backend, Auto::Later(_));
         let due = Due::default();
-        due.set_tells_news(backend.tells_news());
+        due.set_tells_news(features.tells_news);
         Self {
+            calls: PlainCalls::of(&features, calls),
             slab: Slab::new(),
             phase: Phase::Running,
             in_flight: 0,
@@ -167,10 +173,10 @@ impl Core {
                 keeper: Keeper::new(),
             },
             watcher: None,
-            abilities: Abilities::of(&backend),
-            inline: Inline::new(backend.has_readiness()),
+            abilities: Abilities::of(features),
+            inline: Inline::new(features.readiness),
             admission: Admission::new(credits, is_put_off),
-            enters: Enters::new(backend.sq_entries()),
+            enters: Enters::new(features.sq_entries),
             cancels: Cancels::new(reserve),
             outbox: Outbox::default(),
             due,
@@ -200,14 +206,14 @@ impl Core {
     #[inline(never)]
     fn fit_backend(&mut self) {
         debug_assert_eq!(self.in_flight, 0, "operations in flight have a backend");
-        let backend = &self.backend;
-        let Sizes { reserve, credits } = Sizes::of(backend);
+        let features = self.backend.features();
+        let Sizes { reserve, credits } = Sizes::of(&features);
         self.memory.batch = Memory::batch();
-        self.abilities.fit(backend);
-        self.enters = Enters::new(backend.sq_entries());
+        self.abilities.fit(features);
+        self.enters = Enters::new(features.sq_entries);
         self.cancels = Cancels::new(reserve);
-        self.due.set_tells_news(backend.tells_news());
-        if !backend.has_readiness() {
+        self.due.set_tells_news(features.tells_news);
+        if !features.readiness {
             self.inline.learn(false);
             self.lent.lack_readiness();
         }
@@ -289,7 +295,7 @@ impl Core {
         self.slab.header(slot).class = class;
         self.trace_queued(slot);
         if self.abilities.is_special {
-            if !self.abilities.fills {
+            if !self.abilities.features.fills_what_it_reports {
                 operation.initialize();
             }
             self.watch_start(slot, class);
@@ -411,18 +417,17 @@ impl Core {
 
     /// Returns all counters, those of the backend included.
     pub(crate) fn counters(&self) -> Counters {
-        let mut counters = self.counters;
-        for &kind in OpKind::ALL {
-            let cell = &mut counters.kinds[kind as usize];
+        let (mut counters, figures) = (self.counters, self.backend.figures());
+        for (index, cell) in counters.kinds.iter_mut().enumerate() {
             counters.pushed += cell.submitted;
-            let ways = self.backend.ways(kind);
+            let Some(ways) = figures.ways.get(index) else { continue };
             cell.inline += ways.inline;
             cell.would_block += ways.would_block;
             cell.lane += ways.lane;
             cell.punted += ways.punted;
         }
         counters.cancels = counters.of(OpKind::Cancel).submitted;
-        counters.registered_files = self.backend.registered_files();
+        counters.registered_files = figures.registered_files;
         counters
     }
 

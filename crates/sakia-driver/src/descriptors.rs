@@ -1,45 +1,90 @@
-//! The descriptors of this process, for every backend that acts on them.
+//! The plain calls of this process's kernel, for every backend that acts on its descriptors; and calls on
+//! descriptors by whatever kernel a driver has.
 
 use std::ffi::{CStr, CString, OsStr};
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
-use rustix::fs::{AtFlags, FileType, OFlags, ResolveFlags, StatxFlags};
+use linux_raw_sys::net::{SO_LINGER, SO_PEERCRED, SOL_SOCKET};
+use rustix::fs::{FileType, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
 use sakia_trace::start_thread;
 
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
-use crate::backend::{Descriptors, FileFacts, FileKind};
-use crate::calls::{open_in_cache, statx_here};
+use crate::backend::{Calls, FileFacts, FileKind};
+use crate::call::{Call, Function, System, word};
+use crate::calls::{self, open_in_cache, statx_here};
+use crate::decide::{Attempt, CallMode};
 use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::stat::StatxResult;
 use crate::sys::signals::with_lane_mask;
-use crate::sys::{self, Direction, OpenHow, abi, open};
+use crate::sys::{self, Direction, OpenHow, abi};
 
 /// Asks for the number of a mount that no other mount ever gets, instead of that in the table of mounts.
 /// Kernels before 6.8 ignore it.
 const MNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(abi::STATX_MNT_ID_UNIQUE);
 
-/// The descriptors of this process.
-pub(crate) struct KernelDescriptors;
+/// The plain calls of this process's kernel.
+pub(crate) struct KernelCalls;
 
-impl Descriptors for KernelDescriptors {
-    unsafe fn close(&self, raw: i32) -> io::Result<()> {
-        // SAFETY: the caller owns the descriptor, gives it up, and does not use the number any more.
-        unsafe { rustix::io::try_close(raw) }.map_err(io::Error::from)
+impl Calls for KernelCalls {
+    unsafe fn try_now(&self, call: Call, mode: CallMode) -> Attempt {
+        // SAFETY: the caller's duties are the same.
+        unsafe { calls::try_now(call, mode) }
     }
 
-    unsafe fn close_aside(&self, raw: i32) -> io::Result<()> {
+    fn processor_time(&self) -> Duration {
+        sys::processor_time()
+    }
+
+    fn waits(&self) -> u64 {
+        sys::voluntary_switches()
+    }
+
+    unsafe fn close(&self, raw: i32, may_wait: bool) -> io::Result<()> {
+        if may_wait {
+            // SAFETY: the caller owns the descriptor, gives it up, and does not use the number any more.
+            return unsafe { rustix::io::try_close(raw) }.map_err(io::Error::from);
+        }
         // SAFETY: the caller gives the descriptor up.
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         // If the thread cannot be started, its closure is dropped, which closes the descriptors on this
         // thread: without threads there is no other place for it.
         let closer = thread::Builder::new().name("sakia-close".into());
         with_lane_mask(|| start_thread(closer, Box::new(|| drop(fd)))).map(drop).or(Ok(()))
+    }
+
+    unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts {
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        let Some(stat) = stat else { return facts(fd) };
+        let flags = abi::AT_EMPTY_PATH | abi::AT_STATX_DONT_SYNC;
+        let wanted = StatxResult::BASIC | MNT_ID_UNIQUE.bits();
+        let (path, result) =
+            (c"".as_ptr().expose_provenance(), (&raw mut *stat).expose_provenance());
+        // SAFETY: the path is static, and the result, which has the kernel's form, outlives the call.
+        if unsafe { sys::statx(raw, path as u64, flags, wanted, result as u64) }.is_err() {
+            return facts(fd);
+        }
+        let device = rustix::fs::makedev(stat.dev_major, stat.dev_minor);
+        let mount = (stat.mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.mount_id);
+        facts_of(stat.mode.into(), Some(stat.size), device, mount)
+    }
+
+    unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
+        // SAFETY: the caller keeps the descriptor open during the call.
+        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
+        file_system(fd, facts)
+    }
+
+    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { sys::refusal(direction, raw, is_at_offset) }
     }
 
     unsafe fn is_path_local(&self, raw: i32, path: &CStr) -> bool {
@@ -63,59 +108,6 @@ impl Descriptors for KernelDescriptors {
         unsafe { is_known_by_place(raw, path, is_known) }
     }
 
-    unsafe fn facts(&self, raw: i32) -> FileFacts {
-        // SAFETY: the caller keeps the descriptor open during the call.
-        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        facts(fd)
-    }
-
-    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
-        let flags = abi::AT_EMPTY_PATH | abi::AT_STATX_DONT_SYNC;
-        let wanted = StatxResult::BASIC | MNT_ID_UNIQUE.bits();
-        let mut stat = StatxResult::default();
-        let (path, result) =
-            (c"".as_ptr().expose_provenance(), (&raw mut stat).expose_provenance());
-        // SAFETY: the path is static, and the result, which has the kernel's form, outlives the call.
-        if unsafe { sys::statx(raw, path as u64, flags, wanted, result as u64) }.is_err() {
-            // SAFETY: the caller keeps the descriptor open during the call.
-            return (unsafe { self.facts(raw) }, StatxResult::default());
-        }
-        let device = rustix::fs::makedev(stat.dev_major, stat.dev_minor);
-        let mount = (stat.mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.mount_id);
-        (facts_of(stat.mode.into(), Some(stat.size), device, mount), stat)
-    }
-
-    unsafe fn lingers(&self, raw: i32) -> bool {
-        // SAFETY: the caller keeps the descriptor open during the call.
-        let socket = unsafe { BorrowedFd::borrow_raw(raw) };
-        // A socket that does not tell may do anything.
-        rustix::net::sockopt::socket_linger(socket)
-            .map_or(true, |time| time.is_some_and(|time| !time.is_zero()))
-    }
-
-    unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
-        // SAFETY: the caller keeps the descriptor open during the call.
-        let directory = unsafe { BorrowedFd::borrow_raw(raw) };
-        rustix::fs::unlinkat(directory, name, AtFlags::empty()).map_err(io::Error::from)
-    }
-
-    unsafe fn status_flags(&self, raw: i32) -> u32 {
-        // SAFETY: as above.
-        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        rustix::fs::fcntl_getfl(fd).map_or(0, |flags| flags.bits())
-    }
-
-    unsafe fn refusal(&self, raw: i32, direction: Direction, is_at_offset: bool) -> Option<Errno> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { sys::refusal(direction, raw, is_at_offset) }
-    }
-
-    unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
-        // SAFETY: the caller keeps the descriptor open during the call.
-        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        file_system(fd, facts)
-    }
-
     fn remote_mounts(&self) -> (RemoteMounts, PathBuf) {
         let here = rustix::process::getcwd(Vec::new()).unwrap_or_default();
         // A directory that was removed, or lies outside the root, counts as on the root's mount.
@@ -123,35 +115,8 @@ impl Descriptors for KernelDescriptors {
         (RemoteMounts::read(), here)
     }
 
-    fn limits_file_size(&self) -> bool {
-        limits_file_size()
-    }
-
-    unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { address_by(abi::__NR_getsockname, raw) }
-    }
-
-    unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { address_by(abi::__NR_getpeername, raw) }
-    }
-
-    fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
-        let kind = rustix::net::SocketType::from_raw(kind.0);
-        let (family, flags) = (AddressFamily::UNIX, SocketFlags::CLOEXEC);
-        let (one, other) = rustix::net::socketpair(family, kind, flags, None)?;
-        Ok([one.into_raw_fd(), other.into_raw_fd()])
-    }
-
-    unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
-        // SAFETY: the caller's duties are the same.
-        let [process, user, group] = unsafe { sys::peer_credentials(raw) }?;
-        Ok(Credentials { process, user, group })
-    }
-
     unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        // SAFETY: as above.
+        // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(match slices {
@@ -166,12 +131,151 @@ impl Descriptors for KernelDescriptors {
         let (count, _) = rustix::net::recv(fd, buf, RecvFlags::DONTWAIT)?;
         Ok(count)
     }
+}
 
-    unsafe fn make_blocking(&self, raw: i32) {
-        // SAFETY: as above.
-        let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        // No failure is expected: the same call has just set the flag.
-        let _ = open::make_blocking(fd);
+/// System calls on a descriptor, each as one [`Call`]. Their descriptors are the caller's or lent to the
+/// caller, and stay open during the call.
+impl dyn Calls + '_ {
+    /// # Errors
+    /// Those of the call; `EOPNOTSUPP` if there is none.
+    ///
+    /// # Safety
+    ///
+    /// - As [`Calls::try_now`].
+    unsafe fn perform(&self, call: Call) -> Result<usize, Errno> {
+        // SAFETY: the caller's duties are the same.
+        match unsafe { self.try_now(call, CallMode::Blocking) } {
+            Attempt::Done(res) => {
+                usize::try_from(res).map_err(|_| Errno::from_raw_os_error(res.saturating_neg()))
+            }
+            Attempt::WouldBlock | Attempt::Unsupported => Err(Errno::OPNOTSUPP),
+        }
+    }
+
+    /// Returns the address of a socket, or of its peer.
+    ///
+    /// # Errors
+    /// As `getsockname(2)` or `getpeername(2)`.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open.
+    pub(crate) unsafe fn address(&self, raw: i32, of: Function) -> io::Result<SocketAddress> {
+        let mut room = AddressRoom::new();
+        let (address, len) = room.pointers();
+        let call = System::on(of, raw, [word(address), word(len)]);
+        // SAFETY: the room outlives the call, which fills no more of it than its length says; the descriptor
+        // is the caller's duty.
+        unsafe { self.perform(call) }?;
+        Ok(room.address())
+    }
+
+    /// Makes two sockets within the machine that are connected with each other and close on exec. The caller
+    /// owns them.
+    ///
+    /// # Errors
+    /// As `socketpair(2)`.
+    pub(crate) fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
+        let (family, flags) = (AddressFamily::UNIX.as_raw(), SocketFlags::CLOEXEC.bits());
+        let mut ends = [-1; 2];
+        let room = word((&raw mut ends).cast_const());
+        let args = [family.into(), (kind.0 | flags) as usize, 0, room];
+        // SAFETY: the call names no descriptor, and writes to the room, which outlives it.
+        unsafe { self.perform(System::of(Function::Socketpair, args)) }?;
+        Ok(ends)
+    }
+
+    /// Returns the value of an option of a socket (`SOL_SOCKET`).
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open.
+    unsafe fn option<const N: usize>(&self, raw: i32, name: u32) -> Result<[u32; N], Errno> {
+        let (mut value, mut len) = ([0_u32; N], size_of::<[u32; N]>() as u32);
+        let room = [word((&raw mut value).cast_const()), word((&raw mut len).cast_const())];
+        let args = [SOL_SOCKET as usize, name as usize, room[0], room[1]];
+        // SAFETY: both outlive the call, which fills no more of the first than the second says; the
+        // descriptor is the caller's duty.
+        unsafe { self.perform(System::on(Function::Getsockopt, raw, args)) }?;
+        Ok(value)
+    }
+
+    /// Returns the credentials of the process that a socket is connected with, from `SO_PEERCRED`. Unlike
+    /// rustix it knows a process without a number.
+    ///
+    /// # Errors
+    /// As `getsockopt(2)`.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open.
+    pub(crate) unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
+        // SAFETY: the caller's duties are the same.
+        let [process, user, group] = unsafe { self.option(raw, SO_PEERCRED) }?;
+        Ok(Credentials { process, user, group })
+    }
+
+    /// Returns whether the close of a socket may wait, since `SO_LINGER` is set.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open.
+    pub(crate) unsafe fn lingers(&self, raw: i32) -> bool {
+        // SAFETY: the caller's duties are the same.
+        let linger = unsafe { self.option(raw, SO_LINGER) };
+        // A socket that does not tell may do anything.
+        linger.map_or(true, |[is_on, seconds]| is_on != 0 && seconds != 0)
+    }
+
+    /// Returns the descriptor's status flags, as `F_GETFL`; none if it has no such call.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open.
+    pub(crate) unsafe fn status_flags(&self, raw: i32) -> u32 {
+        let call = System::on(Function::Fcntl, raw, [abi::F_GETFL as usize, 0]);
+        // SAFETY: the descriptor is the caller's duty, and the call changes nothing.
+        unsafe { self.perform(call) }.map_or(0, |flags| flags as u32)
+    }
+
+    /// Clears `O_NONBLOCK` of the descriptor.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open, and the open file has no other owner.
+    pub(crate) unsafe fn make_blocking(&self, raw: i32) {
+        // SAFETY: the caller's duties are the same.
+        let flags = unsafe { self.status_flags(raw) } & !abi::O_NONBLOCK;
+        let call = System::on(Function::Fcntl, raw, [abi::F_SETFL as usize, flags as usize]);
+        // SAFETY: likewise. No failure is expected: the same call has just set the flag.
+        let _ = unsafe { self.perform(call) };
+    }
+
+    /// Removes a name, other than a directory's, from the open directory `raw`.
+    ///
+    /// # Errors
+    /// As `unlinkat(2)`.
+    ///
+    /// # Safety
+    ///
+    /// - The descriptor is open.
+    pub(crate) unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
+        let call = System::on(Function::Unlinkat, raw, [word(name.as_ptr()), 0]);
+        // SAFETY: the name outlives the call; the descriptor is the caller's duty.
+        Ok(unsafe { self.perform(call) }.map(drop)?)
+    }
+
+    /// Returns whether a write may fail because of a limit on the size of files, and then raise a signal.
+    pub(crate) fn limits_file_size(&self) -> bool {
+        let mut limit = [u64::MAX; 2];
+        let room = word((&raw mut limit).cast_const());
+        let args = [0, abi::RLIMIT_FSIZE as usize, 0, room];
+        // SAFETY: the call names no descriptor, and writes to the room, which outlives it.
+        let asked = unsafe { self.perform(System::of(Function::Prlimit, args)) };
+        asked.is_ok() && limit[0] != u64::MAX
     }
 }
 
@@ -213,20 +317,6 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
         None if named == 0 && !path.is_empty() => (b"/", b"."),
         None => (b".", &path[..named]),
     }
-}
-
-/// Returns the address of a socket that this call gets.
-///
-/// # Safety
-///
-/// - The descriptor is the caller's or lent to the caller, and stays open during the call.
-unsafe fn address_by(call: u32, raw: i32) -> io::Result<SocketAddress> {
-    let mut room = AddressRoom::new();
-    let (address, len) = room.pointers();
-    // SAFETY: the room outlives the call, which fills no more of it than its length says; the descriptor is
-    // the caller's duty.
-    unsafe { sys::socket_address(call, raw, address, len) }?;
-    Ok(room.address())
 }
 
 /// Returns the facts about an open file on kernels without `statx(2)`.
@@ -342,10 +432,10 @@ mod tests {
     fn a_file_of_proc_is_known_to_be_one() {
         let file = std::fs::File::open("/proc/self/mountinfo").expect("there is /proc");
         // SAFETY: the file is open.
-        let facts = unsafe { KernelDescriptors.facts(file.as_raw_fd()) };
+        let facts = unsafe { KernelCalls.facts(file.as_raw_fd(), None) };
         assert_eq!(facts.kind, FileKind::Bounded);
         // SAFETY: it still is.
-        assert_eq!(unsafe { KernelDescriptors.file_system(file.as_raw_fd(), &facts) }, "proc");
+        assert_eq!(unsafe { KernelCalls.file_system(file.as_raw_fd(), &facts) }, "proc");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
-use crate::core::{Attention, Core, Done, Phase, Stopped, Wait};
+use crate::core::{Attention, Core, Done, Phase, Wait};
 use crate::decide::Mounts;
 use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
@@ -101,10 +101,10 @@ impl Driver {
 
     fn on(backend: Auto) -> Self {
         sakia_trace::record_as_environment_says();
-        let descriptors = backend.descriptors();
-        let (core, mounts) = (RefCell::new(Core::new(backend)), Mounts::default());
+        let calls = backend.calls();
+        let (core, mounts) = (RefCell::new(Core::new(backend, &calls)), Mounts::default());
         let (table, batch) = (Table::default(), Cell::default());
-        let shared = Rc::new(Shared { core, descriptors, mounts, table, batch });
+        let shared = Rc::new(Shared { core, calls, mounts, table, batch });
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
@@ -461,8 +461,7 @@ impl Driver {
         done.append(&mut core.outbox.done);
         core.outbox.done = done;
         core.end_watch();
-        core.phase = Phase::Stopped;
-        let backend = std::mem::replace(&mut core.backend, Auto::Other(Box::new(Stopped)));
+        let backend = core.leave_backend();
         let (arena, pools) = (core.lent.arena.take(), std::mem::take(&mut core.lent.pools));
         let kept = core.last_kept();
         drop(core);
@@ -527,7 +526,7 @@ impl Driver {
 
     /// Refuses a descriptor of the process where numbers mean something else.
     fn assert_is_of_this_process(&self, fd: &impl AsFd) {
-        let is_of_process = self.handle.shared.descriptors.are_of_this_process();
+        let is_of_process = self.handle.shared.calls.are_of_this_process();
         assert!(is_of_process, "{:?} does not belong to the simulated kernel", fd.as_fd());
     }
 
@@ -554,7 +553,7 @@ impl Driver {
     /// On another backend, to which the number may mean something else, and as [`adopt`](Driver::adopt).
     #[cfg(any(test, feature = "sim"))]
     pub fn adopt_simulated(&self, raw: i32) -> Fd {
-        let is_simulated = !self.handle.shared.descriptors.are_of_this_process();
+        let is_simulated = !self.handle.shared.calls.are_of_this_process();
         assert!(is_simulated, "descriptor {raw} is not this kernel's");
         // SAFETY: a number of the simulated kernel, which is no descriptor of the process.
         unsafe { self.handle.own(raw) }

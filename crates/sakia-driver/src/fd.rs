@@ -20,7 +20,7 @@ use rustix::io::ReadWriteFlags;
 pub(crate) use self::mode::SendMode;
 use self::mode::SocketMode;
 pub(crate) use self::table::Table;
-use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::backend::{Calls, FileFacts, FileKind};
 use crate::decide::{
     Attempt, CallMode, FileHint, Lane, Mount, Refusal, Retry, Route, Rule, Support, local_route,
 };
@@ -167,18 +167,12 @@ pub(crate) trait Owner {
     ///
     /// - As [`release`](Owner::release).
     unsafe fn close_now(&self, raw: i32, way: CloseWay) -> Completion;
-    /// Returns the kind of file that the descriptor refers to, and its file system.
+    /// Returns the kind of file that the descriptor refers to, and its file system; see [`Calls::facts`].
     ///
     /// # Safety
     ///
     /// - The descriptor stays open during the call.
-    unsafe fn facts(&self, raw: i32) -> FileFacts;
-    /// The same, and the result of `statx(2)` by the same call; see [`Descriptors::facts_and_stat`].
-    ///
-    /// # Safety
-    ///
-    /// - As [`facts`](Owner::facts).
-    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult);
+    unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts;
     /// The mounted file system of a file with these facts.
     ///
     /// # Safety
@@ -194,7 +188,7 @@ pub(crate) trait Owner {
     /// The driver's living descriptors.
     fn table(&self) -> &Table;
     /// Plain calls on descriptors.
-    fn descriptors(&self) -> &dyn Descriptors;
+    fn calls(&self) -> &dyn Calls;
     /// Counts a failed close without a caller that waits for the result.
     fn note_close_error(&self);
 }
@@ -324,8 +318,9 @@ impl Fd {
         if inner.known.kind.get().is_some() {
             return None;
         }
+        let mut stat = StatxResult::default();
         // SAFETY: a clone keeps the descriptor open: `self`.
-        let (facts, stat) = unsafe { inner.owner.facts_and_stat(inner.raw) };
+        let facts = unsafe { inner.owner.facts(inner.raw, Some(&mut stat)) };
         inner.learn(facts);
         let is_local = self.mount().is_some_and(|mount| mount.is_local);
         (is_local && stat.mask != 0).then_some(stat)
@@ -358,7 +353,7 @@ impl Fd {
     fn learn_flags(&self) -> u32 {
         let inner = &*self.inner;
         // SAFETY: a clone keeps the descriptor open: `self`.
-        let flags = unsafe { inner.owner.descriptors().status_flags(inner.raw) };
+        let flags = unsafe { inner.owner.calls().status_flags(inner.raw) };
         inner.flags.set(Some(flags));
         flags
     }
@@ -425,7 +420,7 @@ impl Fd {
         self.share_mode(); // transfers that are no socket's own go by it
         let refusal = inner.refusals.find(direction, offset, |is_at_offset| {
             // SAFETY: a clone keeps the descriptor open: `self`.
-            unsafe { inner.owner.descriptors().refusal(inner.raw, direction, is_at_offset) }
+            unsafe { inner.owner.calls().refusal(inner.raw, direction, is_at_offset) }
         });
         let writes = direction == Direction::Write;
         match self.kind() {
@@ -568,7 +563,7 @@ impl Fd {
     }
 
     /// Returns whether it is a file of a [local](Mount::is_local) file system.
-    pub(crate) fn is_local(&self, _: &dyn Descriptors) -> bool {
+    pub(crate) fn is_local(&self, _: &dyn Calls) -> bool {
         self.mount().is_some_and(|mount| mount.is_local)
     }
 
@@ -642,7 +637,7 @@ impl Fd {
         if inner.is_nonblock_added.take() {
             // SAFETY: `inner` keeps the descriptor open; the flag was added when the driver opened the file,
             // which has no other owner.
-            unsafe { inner.owner.descriptors().make_blocking(inner.raw) };
+            unsafe { inner.owner.calls().make_blocking(inner.raw) };
         }
         let raw = std::mem::replace(&mut inner.raw, NO_DESCRIPTOR);
         // SAFETY: it is open until its new owner, below, closes it. Operations hold clones, and this was the
@@ -680,7 +675,7 @@ impl Fd {
 
     /// Returns whether the descriptor is the simulated kernel's, and has no meaning in this process.
     pub fn is_simulated(&self) -> bool {
-        !self.inner.owner.descriptors().are_of_this_process()
+        !self.inner.owner.calls().are_of_this_process()
     }
 
     /// Removes a name, which is not that of a directory, from this directory, by a plain call: it is gone
@@ -691,7 +686,7 @@ impl Fd {
     /// As `unlinkat(2)`.
     pub fn unlink_now(&self, name: &CStr) -> io::Result<()> {
         // SAFETY: a clone keeps the directory open: `self`.
-        unsafe { self.inner.owner.descriptors().unlink(self.raw(), name) }
+        unsafe { self.inner.owner.calls().unlink(self.raw(), name) }
     }
 
     fn assert_is_of_this_process(&self) {
@@ -737,7 +732,7 @@ impl Inner {
     #[cold]
     fn learn_kind(&self) -> FileKind {
         // SAFETY: the caller has a clone, or is the last one's destructor; both keep the descriptor open.
-        let facts = unsafe { self.owner.facts(self.raw) };
+        let facts = unsafe { self.owner.facts(self.raw, None) };
         self.learn(facts);
         facts.kind
     }
@@ -760,7 +755,7 @@ impl Inner {
         } else if self.is_nonblock_added.take() {
             // SAFETY: a clone, or the last one's destructor, keeps the descriptor open; the flag was added
             // when the driver opened the file, which has no other owner.
-            unsafe { self.owner.descriptors().make_blocking(self.raw) };
+            unsafe { self.owner.calls().make_blocking(self.raw) };
         }
     }
 
@@ -785,7 +780,7 @@ impl Inner {
 
     fn lingers(&self) -> bool {
         // SAFETY: a clone, or the last one's destructor, keeps the descriptor open.
-        self.may_linger.get() && unsafe { self.owner.descriptors().lingers(self.raw) }
+        self.may_linger.get() && unsafe { self.owner.calls().lingers(self.raw) }
     }
 }
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use sakia_ring::may_be_forked;
 
 use crate::arena::{Arena, FixedBuf};
-use crate::backend::{Backend, Descriptors, FileFacts};
+use crate::backend::{Backend, Calls, FileFacts};
 use crate::batch::Scratch;
 use crate::core::{self, Core, Done, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
@@ -33,7 +33,7 @@ pub(crate) struct Shared {
     /// Borrowed only while no users' code runs.
     pub(crate) core: RefCell<Core>,
     /// Outlives the backend.
-    pub(crate) descriptors: Rc<dyn Descriptors>,
+    pub(crate) calls: Rc<dyn Calls>,
     /// The file systems that descriptors refer to.
     pub(crate) mounts: Mounts,
     /// The one [`Fd`] of each number.
@@ -179,7 +179,7 @@ impl Handle {
             Bypass::Never => Rules::NONE,
             Bypass::Rules(rules) => rules,
         };
-        let is_limited = self.shared.descriptors.limits_file_size();
+        let is_limited = self.shared.calls.limits_file_size();
         if is_limited {
             rules = rules.with(OpKind::Write, Rule::QUEUE);
         }
@@ -931,40 +931,30 @@ impl Owner for Shared {
 
     unsafe fn close_now(&self, raw: i32, way: CloseWay) -> Completion {
         // SAFETY: the caller gives the descriptor up, which no operation and no `Fd` uses.
-        let closed = unsafe {
-            match way {
-                CloseWay::Lane => self.descriptors.close_aside(raw),
-                _ => self.descriptors.close(raw),
-            }
-        };
+        let closed = unsafe { self.calls.close(raw, way != CloseWay::Lane) };
         match closed {
             Ok(()) => Completion::default(),
             Err(error) => Completion::error(Errno::from_io_error(&error).unwrap_or(Errno::IO)),
         }
     }
 
-    unsafe fn facts(&self, raw: i32) -> FileFacts {
+    unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts {
         // SAFETY: the caller's promise.
-        unsafe { self.descriptors.facts(raw) }
-    }
-
-    unsafe fn facts_and_stat(&self, raw: i32) -> (FileFacts, StatxResult) {
-        // SAFETY: the caller's promise.
-        unsafe { self.descriptors.facts_and_stat(raw) }
+        unsafe { self.calls.facts(raw, stat) }
     }
 
     unsafe fn mount(&self, raw: i32, facts: &FileFacts) -> Rc<Mount> {
         let place = (facts.device.unwrap_or(0), facts.mount_id);
         // SAFETY: the caller's promise.
-        self.mounts.get(place, || unsafe { self.descriptors.file_system(raw, facts) })
+        self.mounts.get(place, || unsafe { self.calls.file_system(raw, facts) })
     }
 
     fn may_wait(&self, path: &[u8]) -> bool {
-        self.mounts.may_wait(path, || self.descriptors.remote_mounts())
+        self.mounts.may_wait(path, || self.calls.remote_mounts())
     }
 
     fn tries_in_memory(&self) -> bool {
-        self.descriptors.are_of_this_process() && self.mounts.tries_in_memory()
+        self.calls.are_of_this_process() && self.mounts.tries_in_memory()
     }
 
     fn note_in_memory(&self, is_in_memory: bool) {
@@ -975,8 +965,8 @@ impl Owner for Shared {
         &self.table
     }
 
-    fn descriptors(&self) -> &dyn Descriptors {
-        &*self.descriptors
+    fn calls(&self) -> &dyn Calls {
+        &*self.calls
     }
 
     fn note_close_error(&self) {

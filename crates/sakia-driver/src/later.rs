@@ -1,8 +1,8 @@
 //! A backend that is set up by the first operation that needs it.
 //!
 //! A ring costs some hundred microseconds to make and to give up, and many a driver performs plain calls
-//! only, or nothing. So a driver may begin on [`Later`], which performs plain calls, sleeps on a futex, and
-//! holds what is needed to set the other backend up; the core replaces it in
+//! only, or nothing. So a driver may begin on [`Later`], which leaves plain calls to the kernel's, sleeps on a
+//! futex, and holds what is needed to set the other backend up; the core replaces it in
 //! [`Core::set_up`](crate::core::Core::set_up). No operation is ever in flight here.
 //!
 //! Wakes by other threads survive the replacement. The protocol, whose four accesses have one order:
@@ -26,13 +26,10 @@ use rustix::thread::futex;
 use sakia_ring::{Builder, Cqe, Entered, Position, Process, Sqe};
 
 use crate::auto::{Auto, Choice, Policy};
-use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
-use crate::call::Call;
-use crate::calls;
-use crate::counters::OpKind;
-use crate::decide::{Attempt, CallMode};
-use crate::descriptors::KernelDescriptors;
+use crate::backend::{Backend, Calls, Features, RemoteWake, Takes};
+use crate::descriptors::KernelCalls;
 use crate::sys::{self, timespec};
+use crate::uring::BATCHES_WELL;
 
 /// The chosen backend, once it is set up. Any thread may look.
 pub type LateChoice = Arc<OnceLock<Choice>>;
@@ -84,7 +81,7 @@ impl Later {
     pub(crate) fn set_up(&mut self) -> io::Result<Auto> {
         self.check_process()?;
         let (mut backend, choice) = Auto::new(self.policy, self.ring.clone())?;
-        // SAFETY: `try_now` has made them for the driver, and `forget_descriptor` leaves out those that are
+        // SAFETY: `note_socket` was told that the driver has made them, and `forget_descriptor` leaves out those that are
         // to be closed or given away.
         unsafe { backend.take_over(self.since, &self.sockets) };
         self.wake.forward_to(backend.remote_wake()?);
@@ -105,16 +102,19 @@ fn forked_error() -> io::Error {
 
 // SAFETY: no entry is ever taken, and a plain call uses memory only until it returns.
 unsafe impl Backend for Later {
-    fn fills_what_it_reports(&self) -> bool {
-        true
-    }
-
-    fn sq_entries(&self) -> u32 {
-        self.ring.wanted_entries().0
-    }
-
-    fn cq_entries(&self) -> u32 {
-        self.ring.wanted_entries().1
+    fn features(&self) -> Features {
+        let (sq_entries, cq_entries) = self.ring.wanted_entries();
+        let may_be_ring = self.policy != Policy::Poll;
+        Features {
+            takes: if may_be_ring { Takes::Entries } else { Takes::Calls },
+            plain_calls: true,
+            fills_what_it_reports: true,
+            readiness: may_be_ring,
+            // There are no completions to tell of.
+            tells_news: true,
+            batches_well: if may_be_ring { BATCHES_WELL } else { 0 },
+            ..Features::new(sq_entries, cq_entries)
+        }
     }
 
     fn sq_pending(&self) -> u32 {
@@ -125,11 +125,8 @@ unsafe impl Backend for Later {
         None
     }
 
-    fn takes(&self) -> Takes {
-        match self.policy {
-            Policy::Auto | Policy::Uring => Takes::Entries,
-            Policy::Poll => Takes::Calls,
-        }
+    unsafe fn note_socket(&mut self, raw: i32) {
+        self.sockets.push(raw);
     }
 
     unsafe fn forget_descriptor(&mut self, raw: i32) {
@@ -152,35 +149,6 @@ unsafe impl Backend for Later {
         Ok(Entered { consumed: 0, timed_out: false })
     }
 
-    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
-        // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { calls::try_now(call, mode) };
-        if let Attempt::Done(raw) = attempt
-            && raw >= 0
-            && call.makes_socket()
-        {
-            self.sockets.push(raw);
-        }
-        attempt
-    }
-
-    fn batches_well(&self, kind: OpKind) -> bool {
-        self.policy != Policy::Poll && matches!(kind, OpKind::Read | OpKind::Open)
-    }
-
-    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { calls::size(raw) }
-    }
-
-    fn has_readiness(&self) -> bool {
-        self.policy != Policy::Poll
-    }
-
-    fn processor_time(&self) -> Duration {
-        sys::processor_time()
-    }
-
     fn cq_ready(&self) -> u32 {
         0
     }
@@ -191,11 +159,6 @@ unsafe impl Backend for Later {
 
     fn needs_enter(&self) -> bool {
         false
-    }
-
-    /// There are no completions to tell of.
-    fn tells_news(&self) -> bool {
-        true
     }
 
     fn is_overflowing(&self) -> bool {
@@ -214,10 +177,6 @@ unsafe impl Backend for Later {
         self.since.elapsed()
     }
 
-    fn waits(&self) -> u64 {
-        sys::voluntary_switches()
-    }
-
     fn nap(&mut self, duration: Duration) {
         sys::nap(duration);
     }
@@ -226,8 +185,8 @@ unsafe impl Backend for Later {
         Ok(Arc::clone(&self.wake) as Arc<dyn RemoteWake>)
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
-        Rc::new(KernelDescriptors)
+    fn calls(&self) -> Rc<dyn Calls> {
+        Rc::new(KernelCalls)
     }
 }
 

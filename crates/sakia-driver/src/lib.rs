@@ -128,7 +128,9 @@ pub use address::{Credentials, Domain, ShutdownHow, SocketAddress, SocketType};
 pub use aligned::AlignedBuf;
 pub use arena::{Arena, FixedBuf, RegisteredBuf};
 pub use auto::{Auto, Choice, NoBackend, Policy};
-pub use backend::{Backend, Descriptors, FileFacts, FileKind, RemoteWake, Takes};
+pub use backend::{
+    Backend, Calls, Destination, Features, Figures, FileFacts, FileKind, RemoteWake, Takes,
+};
 pub use board::{Doing, DriverStatus, ObservedOperation, OperationState, TaskOrigin};
 pub use buf::{
     Attached, BufResult, BufResultExt, Converted, IoBuf, IoBufMut, MAX_RW_BYTES, Room, Slice,

@@ -89,7 +89,7 @@ impl Driver {
     /// ```
     pub fn watch(&self, limits: WatchLimits) -> Observer {
         let shared = &self.handle().shared;
-        let is_of_this_process = shared.descriptors.are_of_this_process();
+        let is_of_this_process = shared.calls.are_of_this_process();
         let board = shared.core.borrow_mut().watch(limits, !is_of_this_process);
         Observer { board, is_of_this_process }
     }

@@ -22,7 +22,7 @@ use std::task::Waker;
 
 use sakia_ring::{Cqe, CqeFlags, Sqe, may_be_forked};
 
-use crate::backend::{Descriptors, FileKind};
+use crate::backend::{Calls, FileKind};
 use crate::call::Call;
 use crate::counters::OpKind;
 use crate::decide::{Attempt, CallMode, Mount, Retry, Route, Rules};
@@ -229,8 +229,8 @@ pub unsafe trait Operation: 'static {
     /// These never return `ECANCELED` by themselves. So an operation on them that ends with `ECANCELED`
     /// without a cancel request found no kernel worker, and did not begin.
     #[doc(hidden)]
-    fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
-        let _ = descriptors;
+    fn is_local(&self, calls: &dyn Calls) -> bool {
+        let _ = calls;
         false
     }
 
@@ -324,7 +324,7 @@ pub(crate) struct Vtable {
     /// [`Operation::mount`].
     pub(crate) mount: unsafe fn(NonNull<Cell>) -> Option<Rc<Mount>>,
     /// [`Operation::is_local`].
-    pub(crate) is_local: unsafe fn(NonNull<Cell>, &dyn Descriptors) -> bool,
+    pub(crate) is_local: unsafe fn(NonNull<Cell>, &dyn Calls) -> bool,
     /// [`Operation::IS_CANCELABLE`].
     pub(crate) is_cancelable: bool,
     /// Writes [`Operation::complete`] as the answer to a request to a place for one, in the tables of
@@ -449,9 +449,9 @@ impl<O: Operation> Erased<O> {
         unsafe { Self::place(cell).as_ref() }.mount().cloned()
     }
 
-    unsafe fn is_local(cell: NonNull<Cell>, descriptors: &dyn Descriptors) -> bool {
+    unsafe fn is_local(cell: NonNull<Cell>, calls: &dyn Calls) -> bool {
         // SAFETY: the cell holds a live operation of this type.
-        unsafe { Self::place(cell).as_ref() }.is_local(descriptors)
+        unsafe { Self::place(cell).as_ref() }.is_local(calls)
     }
 }
 

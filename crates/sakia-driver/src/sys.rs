@@ -364,41 +364,6 @@ pub(crate) unsafe fn transfer_socket(
     })
 }
 
-/// `getsockname(2)` or `getpeername(2)`, by the number of the call.
-///
-/// # Safety
-///
-/// - `address` has room for as many bytes as `len` says, and no other code uses either.
-pub(crate) unsafe fn socket_address(
-    call: u32,
-    raw: i32,
-    address: *mut u8,
-    len: *mut u32,
-) -> Result<(), Errno> {
-    // SAFETY: the caller's duties are this call's.
-    unsafe { shared_syscall(call, [register(raw), address as usize, len as usize, 0, 0, 0]) }
-        .map(|_| ())
-}
-
-/// `getsockopt(2)` of `SO_PEERCRED`: the process, the user and the group. Unlike rustix it knows a process
-/// without a number.
-///
-/// # Safety
-///
-/// - The descriptor is open.
-pub(crate) unsafe fn peer_credentials(raw: i32) -> Result<[u32; 3], Errno> {
-    /// `SOL_SOCKET` and `SO_PEERCRED`.
-    const LEVEL_AND_OPTION: [usize; 2] = [1, 17];
-    let mut credentials = [0_u32; 3];
-    let mut len = size_of_val(&credentials) as u32;
-    let [level, option] = LEVEL_AND_OPTION;
-    let room = [&raw mut credentials as usize, &raw mut len as usize];
-    let args = [register(raw), level, option, room[0], room[1], 0];
-    // SAFETY: both outlive the call, which fills no more of the first than the second says; the descriptor is
-    // the caller's duty.
-    unsafe { shared_syscall(abi::__NR_getsockopt, args) }.map(|_| credentials)
-}
-
 /// `openat(2)`.
 ///
 /// # Safety

@@ -18,12 +18,11 @@ use sakia_ring::{
 };
 
 use self::files::Files;
-use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::call::{Call, Request};
-use crate::calls;
-use crate::counters::{KindCounters, OpKind};
-use crate::decide::{Attempt, CallMode, Lane};
-use crate::descriptors::KernelDescriptors;
+use crate::backend::{Backend, Calls, Destination, Features, Figures, RemoteWake};
+use crate::call::Request;
+use crate::counters::OpKind;
+use crate::decide::Lane;
+use crate::descriptors::KernelCalls;
 use crate::epoll::{Epoll, LaneStatistics, StuckWorker};
 use crate::key::Kind;
 use crate::pool::READINESS_GROUPS;
@@ -207,17 +206,24 @@ impl<H: Host> Uring<H> {
 // last completion, and never the memory of an entry that became a no-op before. Closing the ring does not end
 // the access: the driver drains first, or leaks.
 unsafe impl<H: Host + 'static> Backend for Uring<H> {
-    #[inline(always)]
-    fn fills_what_it_reports(&self) -> bool {
-        self.ring.host().fills_what_it_reports()
-    }
-
-    fn sq_entries(&self) -> u32 {
-        self.ring.sq_entries()
-    }
-
-    fn cq_entries(&self) -> u32 {
-        self.ring.cq_entries()
+    fn features(&self) -> Features {
+        let is_kernel = is_kernel::<H>();
+        let mut for_lanes = [0; 4];
+        for code in (0..=u8::MAX).filter(|&code| is_kernel && !self.supports(Opcode(code))) {
+            for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
+        }
+        Features {
+            // Threads and plain calls act on the files of this machine.
+            plain_calls: is_kernel,
+            readiness: is_kernel,
+            lanes_apart: is_kernel,
+            may_lack_workers: is_kernel,
+            fills_what_it_reports: self.ring.host().fills_what_it_reports(),
+            tells_news: true,
+            for_lanes,
+            batches_well: BATCHES_WELL,
+            ..Features::new(self.ring.sq_entries(), self.ring.cq_entries())
+        }
     }
 
     #[inline(always)]
@@ -243,10 +249,6 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         }
     }
 
-    fn registered_files(&self) -> u64 {
-        self.files.registered
-    }
-
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
         self.ring.make_nop(position, user_data)
     }
@@ -266,59 +268,17 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         self.ring.enter(min_complete, timeout)
     }
 
-    #[inline(always)]
-    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
-        if !is_kernel::<H>() {
-            return Attempt::Unsupported;
+    unsafe fn push_call(
+        &mut self,
+        request: Request,
+        to: Destination,
+    ) -> Result<Option<Position>, Errno> {
+        if to == Destination::Queue {
+            return Err(Errno::OPNOTSUPP);
         }
-        // SAFETY: the caller's duties are the same.
-        unsafe { calls::try_now(call, mode) }
-    }
-
-    #[inline(always)]
-    fn batches_well(&self, kind: OpKind) -> bool {
-        matches!(kind, OpKind::Read | OpKind::Open)
-    }
-
-    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
-        // SAFETY: the caller's duties are the same.
-        is_kernel::<H>().then(|| unsafe { calls::size(raw) }).flatten()
-    }
-
-    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
         let lanes = self.lanes()?;
         // SAFETY: the caller's duties are the same.
-        unsafe { lanes.epoll.push_lane(request, lane) }
-    }
-
-    fn has_readiness(&self) -> bool {
-        is_kernel::<H>()
-    }
-
-    unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
-        let lanes = self.lanes()?;
-        // SAFETY: the caller's duties are the same.
-        unsafe { lanes.epoll.push_readiness(request) }
-    }
-
-    fn processor_time(&self) -> Duration {
-        sys::processor_time()
-    }
-
-    fn ways(&self, kind: OpKind) -> KindCounters {
-        self.lanes.as_ref().map_or_else(KindCounters::default, |lanes| lanes.epoll.ways(kind))
-    }
-
-    fn has_lanes(&self) -> bool {
-        self.lanes.is_some()
-    }
-
-    fn is_for_lanes(&self, opcode: Opcode) -> bool {
-        is_kernel::<H>() && !self.supports(opcode)
-    }
-
-    fn may_lack_workers(&self) -> bool {
-        is_kernel::<H>()
+        unsafe { lanes.epoll.push_call(request, to) }
     }
 
     #[inline(always)]
@@ -378,10 +338,6 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         }
     }
 
-    fn tells_news(&self) -> bool {
-        true
-    }
-
     fn set_alarm(&mut self, after: Duration) -> bool {
         *self.alarm = Timespec::new(after);
         let sqe = Sqe::timeout(&raw const *self.alarm).user_data(ALARM);
@@ -436,10 +392,6 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         self.since.elapsed()
     }
 
-    fn waits(&self) -> u64 {
-        sys::voluntary_switches()
-    }
-
     fn nap(&mut self, duration: Duration) {
         sys::nap(duration);
     }
@@ -481,16 +433,18 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         }
     }
 
-    fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
-        Self::lane_statistics(self, lane)
+    fn figures(&self) -> Figures<'_> {
+        let of_lanes =
+            self.lanes.as_deref().map_or_else(Figures::default, |lanes| lanes.epoll.figures());
+        Figures { registered_files: self.files.registered, ..of_lanes }
     }
 
     fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
         self.lanes.as_mut()?.epoll.find_stuck(limit, found)
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
-        Rc::new(KernelDescriptors)
+    fn calls(&self) -> Rc<dyn Calls> {
+        Rc::new(KernelCalls)
     }
 }
 
@@ -618,6 +572,10 @@ impl<H: Host> Drop for Uring<H> {
 fn is_kernel<H: Host + 'static>() -> bool {
     TypeId::of::<H>() == TypeId::of::<Kernel>()
 }
+
+/// The kinds of operations that a ring performs in a large batch for no more than plain calls cost; see
+/// [`Features::batches_well`].
+pub(crate) const BATCHES_WELL: u64 = 1 << OpKind::Read as u64 | 1 << OpKind::Open as u64;
 
 /// The `user_data` of completions that signal an event of a lane.
 const LANE: u64 = Kind::Lane as u64;

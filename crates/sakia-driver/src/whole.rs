@@ -14,7 +14,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use sakia_ring::AT_FDCWD;
 
-use crate::backend::{Descriptors, FileKind};
+use crate::backend::{Calls, FileKind};
 use crate::call::{Call, Open, Transfer, address};
 use crate::counters::OpKind;
 use crate::decide::{Attempt, CallMode, Mount, Support};
@@ -61,7 +61,7 @@ impl Handle {
             Attempt::WouldBlock | Attempt::Unsupported => return Ok(WholeFile::NotNow),
         };
         // SAFETY: it was just opened, and has no other owner.
-        let file = unsafe { Opened::new(raw, &*self.shared.descriptors) };
+        let file = unsafe { Opened::new(raw, &*self.shared.calls) };
         let mut known = match self.shared.mounts.asks_first.get() {
             // SAFETY: the descriptor was just opened.
             true => unsafe { self.mount_and_size(file.raw) },
@@ -127,7 +127,7 @@ impl Handle {
     /// - The descriptor stays open during the call.
     unsafe fn mount_and_size(&self, raw: i32) -> Option<(Rc<Mount>, Option<u64>)> {
         // SAFETY: the caller's duty is the same.
-        let facts = unsafe { self.shared.facts(raw) };
+        let facts = unsafe { self.shared.facts(raw, None) };
         // SAFETY: likewise.
         let mount = || unsafe { self.shared.mount(raw, &facts) };
         (facts.kind == FileKind::Bounded).then(|| (mount(), facts.size))
@@ -137,15 +137,15 @@ impl Handle {
 /// A descriptor without an owner yet. Dropping this closes it, unless it is taken out.
 struct Opened<'a> {
     raw: i32,
-    descriptors: &'a dyn Descriptors,
+    calls: &'a dyn Calls,
 }
 
 impl<'a> Opened<'a> {
     /// # Safety
     ///
     /// - The descriptor is open, and has no other owner.
-    unsafe fn new(raw: i32, descriptors: &'a dyn Descriptors) -> Self {
-        Self { raw, descriptors }
+    unsafe fn new(raw: i32, calls: &'a dyn Calls) -> Self {
+        Self { raw, calls }
     }
 
     fn into_raw(self) -> i32 {
@@ -157,6 +157,6 @@ impl Drop for Opened<'_> {
     fn drop(&mut self) {
         // SAFETY: the promise of `new`, and it was not taken out. An error changes nothing here: the caller
         // gets another error, or a panic is under way.
-        let _ = unsafe { self.descriptors.close(self.raw) };
+        let _ = unsafe { self.calls.close(self.raw, true) };
     }
 }

@@ -15,9 +15,8 @@ mod ends;
 mod in_memory;
 pub(crate) mod nowait;
 
-use std::os::fd::{BorrowedFd, IntoRawFd};
+use std::os::fd::IntoRawFd;
 
-use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, IoVec};
 
@@ -207,21 +206,6 @@ unsafe fn open(open: Open) -> Attempt {
         Err(Errno::NOSYS | Errno::INVAL | Errno::TOOBIG | Errno::PERM) => Attempt::Unsupported,
         Err(errno) => Attempt::Done(failed(errno)),
     }
-}
-
-/// Returns the size of a seekable file, and moves its position to the end. `lseek(2)` is the cheapest call
-/// that tells.
-///
-/// # Safety
-///
-/// - The descriptor is the caller's, and open.
-pub(crate) unsafe fn size(raw: i32) -> Option<u64> {
-    if raw < 0 {
-        return None;
-    }
-    // SAFETY: the caller keeps the descriptor open.
-    let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-    rustix::fs::seek(fd, SeekFrom::End(0)).ok()
 }
 
 fn done(result: Result<(), Errno>) -> Attempt {

@@ -336,9 +336,9 @@ impl Connection {
         if self.is_receiving() {
             return Err(Errno::AGAIN.into());
         }
-        let descriptors = &self.driver().shared.descriptors;
+        let calls = &self.driver().shared.calls;
         // SAFETY: the connection keeps the descriptor open.
-        let count = unsafe { descriptors.try_recv(self.fd().raw(), buf) }?;
+        let count = unsafe { calls.try_recv(self.fd().raw(), buf) }?;
         Ok(count.min(buf.len()))
     }
 

@@ -168,10 +168,10 @@ impl Connection {
         if self.is_sending() {
             return Err(Errno::AGAIN.into());
         }
-        let descriptors = &self.driver().shared.descriptors;
+        let calls = &self.driver().shared.calls;
         let slices = &slices[..slices.len().min(BUFFERS_MAX)];
         // SAFETY: the connection keeps the descriptor open.
-        let count = unsafe { descriptors.try_send(self.fd().raw(), slices) }?;
+        let count = unsafe { calls.try_send(self.fd().raw(), slices) }?;
         Ok(count.min(slices.iter().map(|slice| slice.len()).sum()))
     }
 

@@ -14,7 +14,7 @@ use sakia_trace::is_on;
 use super::trace::Delay;
 use super::{Core, Phase};
 use crate::auto::NoBackend;
-use crate::backend::{Backend, Takes};
+use crate::backend::{Backend, Destination, Takes};
 use crate::board::OperationState;
 use crate::call::Request;
 use crate::counters::OpKind;
@@ -208,7 +208,7 @@ impl Core {
         class: Class,
         operation: impl InPlace,
     ) -> bool {
-        if self.abilities.takes == Takes::Calls {
+        if self.abilities.features.takes == Takes::Calls {
             return self.push_as_call(slot, class);
         }
         let Some(sqe) = operation.entry() else {
@@ -239,12 +239,13 @@ impl Core {
     fn push_as_call(&mut self, slot: SlotRef, class: Class) -> bool {
         let request = self.request(slot);
         let is_bound = request.call.is_at_position() && self.abilities.is_position_for_lanes(class);
-        if is_bound || self.abilities.takes == Takes::Entries {
+        if is_bound || self.abilities.features.takes == Takes::Entries {
             self.push_lane(slot, Lane::Bounded);
             return true;
         }
         // SAFETY: as in `push_operation`.
-        let Some(position) = (unsafe { self.backend.push_call(request) }) else {
+        let pushed = unsafe { self.backend.push_call(request, Destination::Queue) };
+        let Ok(Some(position)) = pushed else {
             return false;
         };
         self.note_pushed(slot, class, request.kind, position);
@@ -400,7 +401,7 @@ impl Core {
 
     /// Returns whether the queue has no room.
     fn is_full(&self) -> bool {
-        self.backend.sq_pending() >= self.backend.sq_entries()
+        self.backend.sq_pending() >= self.abilities.features.sq_entries
     }
 
     /// As [`start`](Core::start), but the operation first waits for [`unpark`](Core::unpark).

@@ -108,8 +108,8 @@ impl Core {
         self.enters.turn_bytes = 0;
         self.lent.begin_turn();
         self.due.attention.0.begin.set(None);
-        let backend = &self.backend;
-        self.inline.renew(|| backend.processor_time());
+        let calls = &self.calls;
+        self.inline.renew(|| calls.processor_time());
     }
 
     /// Updates the attention after a turn.

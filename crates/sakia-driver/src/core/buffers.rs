@@ -88,7 +88,7 @@ impl Core {
 
     /// Sets the mode in which connections receive and send.
     pub(crate) fn set_streams(&mut self, streams: Streams) {
-        let streams = if self.backend.has_readiness() { streams } else { Streams::Queue };
+        let streams = if self.abilities.features.readiness { streams } else { Streams::Queue };
         self.lent.streams.mode.set(streams);
     }
 

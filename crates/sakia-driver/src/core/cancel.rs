@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use sakia_ring::Position;
 
 use super::{Core, Phase};
-use crate::backend::{Backend, Takes};
+use crate::backend::{Backend, Destination, Takes};
 use crate::board::mark;
 use crate::call::Victims;
 use crate::counters::OpKind;
@@ -108,8 +108,11 @@ impl Core {
         }
         // SAFETY: a request to cancel names no memory.
         let position = unsafe {
-            match self.abilities.takes {
-                Takes::Calls => self.backend.push_call(victims.request(user_data)),
+            match self.abilities.features.takes {
+                Takes::Calls => {
+                    let request = victims.request(user_data);
+                    self.backend.push_call(request, Destination::Queue).ok().flatten()
+                }
                 Takes::Entries | Takes::Both => {
                     self.backend.push(victims.entry().user_data(user_data))
                 }
@@ -126,7 +129,7 @@ impl Core {
 
     /// Sends the same request to the threads beside the queue, which handle it at once.
     fn cancel_on_lanes(&mut self, victims: Victims) {
-        if self.backend.has_lanes() {
+        if self.abilities.uses_lanes {
             let _ = self.push_lane_cancel(victims); // a backend with lanes has room for this
         }
     }
@@ -145,9 +148,9 @@ impl Core {
     fn push_lane_cancel(&mut self, victims: Victims) -> bool {
         let request = victims.request(Kind::Lane as u64);
         // SAFETY: a request to cancel names no memory.
-        match unsafe { self.backend.push_lane(request, Lane::Bounded) } {
-            Ok(()) => {
-                self.cancels.on_lanes += u32::from(!self.backend.has_lanes());
+        match unsafe { self.backend.push_call(request, Destination::Lane(Lane::Bounded)) } {
+            Ok(_) => {
+                self.cancels.on_lanes += u32::from(!self.abilities.uses_lanes);
                 true
             }
             Err(Errno::AGAIN) => false,
@@ -163,7 +166,7 @@ impl Core {
             return false;
         }
         // A foreign loop that polls the descriptor of such a backend would not be told of what comes here.
-        if self.is_polled && self.backend.has_lanes() {
+        if self.is_polled && self.abilities.uses_lanes {
             return false;
         }
         if self.cancels.is_wanted() {

@@ -196,7 +196,7 @@ impl Core {
                 return;
             }
             Some(Kind::Alarm) if self.due.note_alarm(cqe.res) => return,
-            Some(Kind::Lane) if self.backend.has_lanes() => return,
+            Some(Kind::Lane) if self.abilities.uses_lanes => return,
             Some(Kind::Lane) if self.cancels.answered_on_lane() => return,
             Some(Kind::Cancel) if self.cancels.answered() => {
                 self.in_flight -= 1;

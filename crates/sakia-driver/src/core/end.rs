@@ -10,9 +10,11 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{Cqe, Entered, Position, Sqe};
 
+use super::plain::PlainCalls;
 use super::{Core, Phase};
-use crate::backend::{Backend, Descriptors, RemoteWake};
-use crate::descriptors::KernelDescriptors;
+use crate::auto::Auto;
+use crate::backend::{Backend, Calls, Features, RemoteWake};
+use crate::descriptors::KernelCalls;
 use crate::operation::Completion;
 use crate::slab::{Notify, SlotState, flag};
 
@@ -37,16 +39,12 @@ impl Keeper {
 }
 
 /// The backend of a driver that has stopped: accepts nothing, and has nothing.
-pub(crate) struct Stopped;
+struct Stopped;
 
 // SAFETY: no entry is ever pushed.
 unsafe impl Backend for Stopped {
-    fn sq_entries(&self) -> u32 {
-        1
-    }
-
-    fn cq_entries(&self) -> u32 {
-        1
+    fn features(&self) -> Features {
+        Features::new(1, 1)
     }
 
     fn sq_pending(&self) -> u32 {
@@ -107,8 +105,8 @@ unsafe impl Backend for Stopped {
         Err(Errno::CANCELED.into())
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
-        Rc::new(KernelDescriptors)
+    fn calls(&self) -> Rc<dyn Calls> {
+        Rc::new(KernelCalls)
     }
 }
 
@@ -143,6 +141,12 @@ impl Core {
             || !self.admission.is_empty()
             || self.has_deferred()
             || !self.outbox.disposals.is_empty()
+    }
+
+    /// Takes the backend and the plain calls out of a driver that has ended.
+    pub(crate) fn leave_backend(&mut self) -> Auto {
+        (self.phase, self.calls) = (Phase::Stopped, PlainCalls::None);
+        std::mem::replace(&mut self.backend, Auto::Other(Box::new(Stopped)))
     }
 
     /// Gives up the operations still in flight: their slots are never reused or freed. Returns their number.

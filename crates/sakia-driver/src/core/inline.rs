@@ -4,14 +4,13 @@
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{CURRENT_POSITION, CqeFlags, Opcode, Sqe};
+use sakia_ring::{CURRENT_POSITION, CqeFlags, Sqe};
 
 use super::trace::Delay;
 use super::{Core, Phase};
-use crate::auto::Auto;
-use crate::backend::{Backend, Takes};
+use crate::backend::{Backend, Destination, Features, Takes};
 use crate::board::OperationState;
-use crate::call::{Buffers, Call, Transfer};
+use crate::call::{Buffers, Call, Function, System, Transfer};
 use crate::counters::OpKind;
 use crate::decide::{
     Attempt, CallMode, Crowd, CrowdFigures, InlineBudget, Lane, Mount, Retry, Route, Rules, Timing,
@@ -19,6 +18,7 @@ use crate::decide::{
 };
 use crate::operation::{Class, Completion, InCell, InPlace};
 use crate::slab::{List, Slab, SlotRef, SlotState, flag};
+use crate::sys::abi;
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
@@ -111,33 +111,25 @@ impl Inline {
 /// Tells which operations the queue takes, and which go to threads.
 #[derive(Debug)]
 pub(super) struct Abilities {
-    /// The form in which the queue takes operations.
-    pub(super) takes: Takes,
-    /// A bit for each opcode whose entries the queue cannot take, but which threads perform.
-    for_lanes: [u64; 4],
-    /// See [`Backend::fills_what_it_reports`].
-    pub(super) fills: bool,
+    /// What the backend says.
+    pub(super) features: Features,
     /// Set if the start of an operation has extra work: the backend does not fill, or the driver is watched.
     pub(super) is_special: bool,
     /// Set if the backend has no threads beside its queue.
     lacks_lanes: bool,
+    /// Set once operations were given to threads, or to an epoll set, beside the queue.
+    pub(super) uses_lanes: bool,
 }
 
 impl Abilities {
-    pub(super) fn of(backend: &Auto) -> Self {
-        let mut for_lanes = [0; 4];
-        if !matches!(backend, Auto::Later(_)) {
-            for code in (0..=u8::MAX).filter(|&code| backend.is_for_lanes(Opcode(code))) {
-                for_lanes[usize::from(code) / 64] |= 1_u64 << (code % 64);
-            }
-        }
-        let fills = backend.fills_what_it_reports();
-        Self { takes: backend.takes(), for_lanes, fills, is_special: !fills, lacks_lanes: false }
+    pub(super) fn of(features: Features) -> Self {
+        let is_special = !features.fills_what_it_reports;
+        Self { features, is_special, lacks_lanes: false, uses_lanes: false }
     }
 
     /// Adapts to a backend that was set up for a driver which is watched already, or not.
-    pub(super) fn fit(&mut self, backend: &Auto) {
-        *self = Self { is_special: self.is_special, ..Self::of(backend) };
+    pub(super) fn fit(&mut self, features: Features) {
+        *self = Self { is_special: self.is_special, ..Self::of(features) };
     }
 
     /// Returns whether a lane performs this operation because the queue cannot.
@@ -147,7 +139,7 @@ impl Abilities {
             return sqe.off == CURRENT_POSITION && self.is_position_for_lanes(class);
         }
         let index = usize::from(sqe.opcode.0);
-        self.for_lanes[index / 64] >> (index % 64) & 1 != 0
+        self.features.for_lanes[index / 64] >> (index % 64) & 1 != 0
     }
 
     /// Returns whether a lane performs transfers at a file's own position. A ring would not take the kernel's
@@ -190,7 +182,7 @@ impl Core {
                 None => {
                     // SAFETY: the call names memory and descriptors that the operation owns (its
                     // promise), which stays where it is until the call is over.
-                    unsafe { self.backend.try_now(call, mode) }
+                    unsafe { self.calls.try_now(call, mode) }
                 }
                 // SAFETY: as above.
                 Some(mount) => unsafe { self.try_timed(call, &mount) }?,
@@ -198,6 +190,10 @@ impl Core {
             match operation.classify(mode, attempt) {
                 Retry::No => {
                     let Attempt::Done(res) = attempt else { return None };
+                    if call.makes_socket() && res >= 0 {
+                        // SAFETY: it was just made for this operation, which owns it.
+                        unsafe { self.backend.note_socket(res) };
+                    }
                     self.inline.budget.spend(bytes_moved(kind, res));
                     self.counters.kinds[kind as usize].inline += 1;
                     return Some(Completion::of(res, CqeFlags(0)));
@@ -219,22 +215,22 @@ impl Core {
     ///
     /// # Safety
     ///
-    /// - As for [`Backend::try_now`].
+    /// - As for [`Calls::try_now`](crate::Calls::try_now).
     #[inline(always)]
     unsafe fn try_timed(&mut self, call: Call, mount: &Mount) -> Option<Attempt> {
-        let (backend, breaker) = (&mut self.backend, &mount.breaker);
+        let (backend, calls, breaker) = (&self.backend, &self.calls, &mount.breaker);
         if breaker.is_open() && !breaker.may_try_again(backend.now()) {
             return None;
         }
         // Usually one reading of the clock suffices: only this call was made since the previous reading.
-        let watched = breaker.is_suspicious().then(|| backend.waits());
+        let watched = breaker.is_suspicious().then(|| calls.waits());
         let begin = self.inline.timed_until.filter(|_| watched.is_none());
         let begin = begin.unwrap_or_else(|| backend.now());
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { backend.try_now(call, CallMode::Blocking) };
+        let attempt = unsafe { calls.try_now(call, CallMode::Blocking) };
         let end = backend.now();
         self.inline.timed_until = Some(end);
-        let has_waited = watched.map(|before| backend.waits() != before);
+        let has_waited = watched.map(|before| calls.waits() != before);
         breaker.note(Timing { end, took: end.saturating_sub(begin), has_waited });
         Some(attempt)
     }
@@ -254,10 +250,10 @@ impl Core {
     ///
     /// # Safety
     ///
-    /// - As for [`Backend::try_now`].
+    /// - As for [`Calls::try_now`](crate::Calls::try_now).
     pub(crate) unsafe fn act_now(&mut self, kind: OpKind, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { self.backend.try_now(call, mode) };
+        let attempt = unsafe { self.calls.try_now(call, mode) };
         self.note_act(kind, attempt);
         attempt
     }
@@ -266,7 +262,7 @@ impl Core {
     ///
     /// # Safety
     ///
-    /// - As for [`Backend::try_now`].
+    /// - As for [`Calls::try_now`](crate::Calls::try_now).
     pub(crate) unsafe fn act_timed(&mut self, kind: OpKind, call: Call, mount: &Mount) -> Attempt {
         // SAFETY: the caller's duties are the same.
         let attempt = unsafe { self.try_timed(call, mount) }.unwrap_or(Attempt::Unsupported);
@@ -294,28 +290,31 @@ impl Core {
 
     /// Returns whether the queue takes entries, whose fate no call of this process shows.
     pub(crate) fn takes_entries(&self) -> bool {
-        self.abilities.takes == Takes::Entries
+        self.abilities.features.takes == Takes::Entries
     }
 
     /// Returns whether the backend makes a call for each operation, so that a plain call saves it the rest.
     pub(crate) fn makes_calls(&self) -> bool {
-        self.abilities.takes == Takes::Calls
+        self.abilities.features.takes == Takes::Calls
     }
 
     /// Returns whether the bytes that a backend reports as read were written; see
-    /// [`Backend::fills_what_it_reports`].
+    /// [`Features::fills_what_it_reports`].
     pub(crate) fn fills(&self) -> bool {
-        self.abilities.fills
+        self.abilities.features.fills_what_it_reports
     }
 
-    /// Returns the size of an open file, if the backend can tell it without waiting.
+    /// Returns the size of an open regular file, and moves the file's position to its end. `None` if the size
+    /// cannot be told at once, or is more than a completion tells. `lseek(2)` is the cheapest call for it.
     ///
     /// # Safety
     ///
-    /// - As for [`Backend::size_now`].
+    /// - The descriptor is open and the caller's own, so that the position moved is no other owner's.
     pub(crate) unsafe fn size_now(&self, raw: i32) -> Option<u64> {
+        let call = System::on(Function::Lseek, raw, [0, abi::SEEK_END as usize]);
         // SAFETY: the caller's duties are the same.
-        unsafe { self.backend.size_now(raw) }
+        let size = unsafe { self.calls.try_now(call, CallMode::Blocking) }.done()?;
+        u64::try_from(size).ok().filter(|&size| size < i32::MAX as u64)
     }
 
     /// Returns whether the queue performs this operation as cheaply as plain calls do, in a large batch.
@@ -332,7 +331,7 @@ impl Core {
             Call::Open(open) => !open.creates(),
             _ => true,
         };
-        is_small && self.backend.batches_well(operation.kind())
+        is_small && self.abilities.features.batches_well >> operation.kind() as u32 & 1 != 0
     }
 
     /// Returns the operation that a slot holds, whose type is unknown here.
@@ -465,8 +464,8 @@ impl Core {
             return;
         }
         // SAFETY: as in `push_operation`.
-        match unsafe { self.backend.push_lane(request, lane) } {
-            Ok(()) => {}
+        match unsafe { self.backend.push_call(request, Destination::Lane(lane)) } {
+            Ok(_) => {}
             Err(Errno::AGAIN) => return self.list(slot), // a queue in place of threads, which is full
             // An embedder's host has no threads, either: its ring performs what a ring can.
             Err(Errno::OPNOTSUPP) if self.in_cell(slot).entry().is_some() => {
@@ -493,7 +492,7 @@ impl Core {
             return;
         }
         // SAFETY: as in `push_operation`.
-        if unsafe { self.backend.push_readiness(request) }.is_err() {
+        if unsafe { self.backend.push_call(request, Destination::Readiness) }.is_err() {
             if matches!(request.call, Call::Transfer(_)) {
                 return self.list(slot);
             }
@@ -508,6 +507,7 @@ impl Core {
 
     /// Counts an operation that is in flight beside the queue.
     fn note_beside_queue(&mut self, slot: SlotRef, kind: OpKind) {
+        self.abilities.uses_lanes = self.abilities.features.lanes_apart;
         let header = self.slab.header(slot);
         header.state = SlotState::Pushed;
         header.flags |= flag::LANE;
@@ -528,7 +528,8 @@ impl Core {
         let was_wanted =
             header.class == Class::Bounded && !header.has(flag::ORPHAN | flag::CANCEL_SENT);
         let vtable = header.vtable.expect("a slot in flight holds an operation");
-        if !was_wanted || self.phase != Phase::Running || !self.backend.may_lack_workers() {
+        if !was_wanted || self.phase != Phase::Running || !self.abilities.features.may_lack_workers
+        {
             return false;
         }
         // SAFETY: the cell holds a live operation of the table's type, which is the driver's alone again.
@@ -537,7 +538,7 @@ impl Core {
             vtable.is_cancelable
                 && !(vtable.is_closing)(cell)
                 && ((vtable.call)(cell).is_pure_read()
-                    || (vtable.is_local)(cell, &*self.backend.descriptors()))
+                    || (vtable.is_local)(cell, &*self.backend.calls()))
         }
     }
 }

@@ -287,7 +287,7 @@ impl Core {
         self.reap();
         entered.ok();
         // Wakes of other threads may have come with it, which leave no completion.
-        self.due.came_between |= self.backend.has_lanes();
+        self.due.came_between |= self.abilities.uses_lanes;
     }
 
     /// Keeps the next turn from sleeping if more has come than [`came`](Core::came) was to be by now: its

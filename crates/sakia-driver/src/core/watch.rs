@@ -310,14 +310,14 @@ impl Core {
         let (arena_blocks, arena_free) =
             self.lent.arena.as_ref().map_or((0, 0), |arena| arena.numbers());
         let [pool_buffers, pool_provided, pool_free] = self.lent.numbers();
-        let [bounded, elastic] = Lane::ALL.map(|lane| backend.lane_statistics(lane));
+        let (features, [bounded, elastic]) = (&self.abilities.features, backend.figures().lanes);
         let (credits, credits_max) = self.admission.numbers();
         let (cancel_credits, cancel_credits_max) = self.cancels.numbers();
         DriverStatus {
             sq_pending: backend.sq_pending().into(),
-            sq_entries: backend.sq_entries().into(),
+            sq_entries: features.sq_entries.into(),
             cq_ready: backend.cq_ready().into(),
-            cq_entries: backend.cq_entries().into(),
+            cq_entries: features.cq_entries.into(),
             overflows_total: self.counters.overflows,
             in_flight: self.in_flight.into(),
             live_operations: self.slab.live().into(),

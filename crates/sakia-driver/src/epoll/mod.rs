@@ -77,12 +77,10 @@ use self::lanes::Limits;
 pub use self::lanes::{LaneStatistics, StuckWorker};
 use self::machine::Machine;
 use self::transfer::Means;
-use crate::backend::{Backend, Descriptors, RemoteWake, Takes};
-use crate::call::{Call, Request};
-use crate::calls;
-use crate::counters::{KindCounters, OpKind};
-use crate::decide::{Attempt, CallMode, Lane};
-use crate::descriptors::KernelDescriptors;
+use crate::backend::{Backend, Calls, Destination, Features, Figures, RemoteWake, Takes};
+use crate::call::Request;
+use crate::decide::Lane;
+use crate::descriptors::KernelCalls;
 use crate::groups::Provided;
 use crate::queue::Queue;
 use crate::sys;
@@ -303,22 +301,6 @@ impl Epoll {
         }
     }
 
-    /// Starts a multishot receive of a socket, which waits in the epoll set.
-    ///
-    /// # Errors
-    /// In a forked child.
-    ///
-    /// # Safety
-    ///
-    /// - As for [`Backend::push_readiness`].
-    pub(crate) unsafe fn push_readiness(&mut self, request: Request) -> Result<(), Errno> {
-        if !self.process.is_intact() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        self.machine.start_ready(&request);
-        Ok(())
-    }
-
     /// Takes the results of threads, without checking epoll.
     pub(crate) fn collect(&mut self) {
         if self.process.is_intact() {
@@ -371,17 +353,14 @@ impl RemoteWake for EpollWake {
 // buffer is used while it is in its group, by the thread that enters, and leaves it before the completion
 // that names it is posted.
 unsafe impl Backend for Epoll {
-    #[inline(always)]
-    fn fills_what_it_reports(&self) -> bool {
-        true
-    }
-
-    fn sq_entries(&self) -> u32 {
-        self.machine.queue.sq_entries()
-    }
-
-    fn cq_entries(&self) -> u32 {
-        self.machine.queue.cq_entries()
+    fn features(&self) -> Features {
+        let queue = &self.machine.queue;
+        Features {
+            takes: Takes::Calls,
+            plain_calls: true,
+            fills_what_it_reports: true,
+            ..Features::new(queue.sq_entries(), queue.cq_entries())
+        }
     }
 
     fn sq_pending(&self) -> u32 {
@@ -393,41 +372,31 @@ unsafe impl Backend for Epoll {
         None
     }
 
-    fn takes(&self) -> Takes {
-        Takes::Calls
-    }
-
-    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        if self.process.is_intact() { self.machine.queue.push(request) } else { None }
-    }
-
-    #[inline(always)]
-    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
-        // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { calls::try_now(call, mode) };
-        if let Attempt::Done(raw) = attempt
-            && call.makes_socket()
-        {
-            self.machine.registry.note_socket(raw);
+    /// Takes calls for [`Destination::Readiness`], too, for a ring that uses it.
+    unsafe fn push_call(
+        &mut self,
+        request: Request,
+        to: Destination,
+    ) -> Result<Option<Position>, Errno> {
+        if !self.process.is_intact() {
+            return Err(Errno::OPNOTSUPP);
         }
-        attempt
+        match to {
+            Destination::Queue => {
+                return self.machine.queue.push(request).map(Some).ok_or(Errno::AGAIN);
+            }
+            Destination::Lane(lane) => self.machine.start_on_lane(&request, lane),
+            Destination::Readiness => self.machine.start_ready(&request),
+        }
+        Ok(None)
+    }
+
+    unsafe fn note_socket(&mut self, raw: i32) {
+        self.machine.registry.note_socket(raw);
     }
 
     unsafe fn forget_descriptor(&mut self, raw: i32) {
         self.machine.registry.forget_descriptor(raw);
-    }
-
-    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { calls::size(raw) }
-    }
-
-    unsafe fn push_lane(&mut self, request: Request, lane: Lane) -> Result<(), Errno> {
-        if !self.process.is_intact() {
-            return Err(Errno::OPNOTSUPP);
-        }
-        self.machine.start_on_lane(&request, lane);
-        Ok(())
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
@@ -503,16 +472,8 @@ unsafe impl Backend for Epoll {
         self.since.elapsed()
     }
 
-    fn waits(&self) -> u64 {
-        sys::voluntary_switches()
-    }
-
     fn nap(&mut self, duration: Duration) {
         sys::nap(duration);
-    }
-
-    fn ways(&self, kind: OpKind) -> KindCounters {
-        self.machine.kinds[kind as usize]
     }
 
     fn remote_wake(&mut self) -> io::Result<Arc<dyn RemoteWake>> {
@@ -532,8 +493,9 @@ unsafe impl Backend for Epoll {
         }
     }
 
-    fn lane_statistics(&self, lane: Lane) -> LaneStatistics {
-        self.statistics(lane)
+    fn figures(&self) -> Figures<'_> {
+        let lanes = Lane::ALL.map(|lane| self.statistics(lane));
+        Figures { lanes, ways: &self.machine.kinds, ..Figures::default() }
     }
 
     fn find_stuck(&mut self, limit: Duration, found: &mut Vec<StuckWorker>) -> Option<Duration> {
@@ -545,8 +507,8 @@ unsafe impl Backend for Epoll {
         Some(at.saturating_duration_since(now))
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
-        Rc::new(KernelDescriptors)
+    fn calls(&self) -> Rc<dyn Calls> {
+        Rc::new(KernelCalls)
     }
 }
 

@@ -70,6 +70,6 @@ impl Fd {
     fn make_blocking(&self) {
         // SAFETY: a clone keeps the descriptor open: `self`. The driver made the socket, and has changed its
         // mode itself.
-        unsafe { self.inner.owner.descriptors().make_blocking(self.inner.raw) };
+        unsafe { self.inner.owner.calls().make_blocking(self.inner.raw) };
     }
 }

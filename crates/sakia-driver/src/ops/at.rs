@@ -5,7 +5,7 @@ use std::ptr;
 
 use sakia_ring::AT_FDCWD;
 
-use crate::backend::Descriptors;
+use crate::backend::Calls;
 use crate::fd::Fd;
 use crate::handle::Handle;
 
@@ -37,9 +37,9 @@ impl At {
     }
 
     /// Returns whether the path's target is on a local file system; see `Operation::is_local`.
-    pub(crate) fn is_local(&self, descriptors: &dyn Descriptors) -> bool {
+    pub(crate) fn is_local(&self, calls: &dyn Calls) -> bool {
         // SAFETY: the directory is kept open by `self`, or stands for the working directory.
-        self.c_path().is_some_and(|path| unsafe { descriptors.is_path_local(self.raw(), path) })
+        self.c_path().is_some_and(|path| unsafe { calls.is_path_local(self.raw(), path) })
     }
 }
 

@@ -19,8 +19,8 @@ macro_rules! acts_on {
     ($class:ident, $field:ident $(and $other:ident)*, local) => {
         acts_on!($class, $field);
 
-        fn is_local(&self, descriptors: &dyn crate::backend::Descriptors) -> bool {
-            self.$field.is_local(descriptors) $(&& self.$other.is_local(descriptors))*
+        fn is_local(&self, calls: &dyn crate::backend::Calls) -> bool {
+            self.$field.is_local(calls) $(&& self.$other.is_local(calls))*
         }
     };
 }
@@ -145,8 +145,8 @@ macro_rules! of_descriptor {
             self.$($field).+.descriptor()
         }
 
-        fn is_local(&self, descriptors: &dyn crate::backend::Descriptors) -> bool {
-            self.$($field).+.is_local(descriptors)
+        fn is_local(&self, calls: &dyn crate::backend::Calls) -> bool {
+            self.$($field).+.is_local(calls)
         }
 
         #[inline(always)]

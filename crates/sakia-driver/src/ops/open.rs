@@ -303,7 +303,7 @@ fn creates(flags: u64) -> bool {
 /// Returns the route of an open: a lookup in the cache or, for a file that may be created, a try in memory.
 fn open_route(rules: &Rules, flags: u64, at: &At, owner: &dyn Owner) -> Route {
     let route = path_route(rules, OpKind::Open, at, owner);
-    if creates(flags) && owner.descriptors().are_of_this_process() {
+    if creates(flags) && owner.calls().are_of_this_process() {
         return only_in_memory(route, owner);
     }
     route

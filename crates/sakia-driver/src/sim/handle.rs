@@ -7,18 +7,23 @@ use std::io::{self, IoSlice};
 use std::rc::Rc;
 use std::time::Duration;
 
+use linux_raw_sys::net::{SO_PEERCRED, SOL_SOCKET};
 use rustix::io::Errno;
+use rustix::net::SocketFlags;
 
 use super::buffer::SimBuf;
 use super::disk::Disk;
 use super::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
-use super::kernel::Object;
+use super::kernel::{Kernel, Object};
 use super::log::{code, nanos};
 use super::machine::{Event, Flight, Machine, Stage};
-use super::names;
 use super::tree::{InodeId, Place};
+use super::{memory, names};
 use crate::address::{Credentials, SocketAddress, SocketType};
-use crate::backend::{Descriptors, FileFacts, FileKind};
+use crate::backend::{Calls, FileFacts, FileKind};
+use crate::call::{Call, Function, System, outcome};
+use crate::decide::{Attempt, CallMode};
+use crate::stat::StatxResult;
 use crate::sys::Direction;
 
 /// An operation in flight in a simulated kernel. From [`SimHandle::flights`].
@@ -227,7 +232,7 @@ impl SimHandle {
     /// `EBADF` if it is not open.
     pub fn close(&self, raw: i32) -> io::Result<()> {
         // SAFETY: a number of the simulated kernel, which answers for itself.
-        unsafe { Descriptors::close(self, raw) }
+        unsafe { Calls::close(self, raw, true) }
     }
 
     /// Returns the number of closes of a descriptor that was not open: each is a double close.
@@ -383,8 +388,116 @@ impl Machine {
     }
 }
 
-impl Descriptors for SimHandle {
-    unsafe fn close(&self, raw: i32) -> io::Result<()> {
+/// Calls that no queue takes.
+impl Kernel {
+    /// Performs a call beside the operations: without faults, and whatever calls the kernel performs for them.
+    /// `None` for a call that may be an operation's.
+    ///
+    /// # Safety
+    ///
+    /// - As [`Calls::try_now`].
+    unsafe fn call_at_once(&mut self, call: &Call) -> Option<Result<usize, Errno>> {
+        let Call::System(System { function, args }) = *call else { return None };
+        let raw = args[0] as i32;
+        // SAFETY: the caller lends the memory that the arguments name.
+        let result = unsafe {
+            match function {
+                Function::Getsockname => self
+                    .socket_of(raw)
+                    .and_then(|(id, _)| write_address(&self.sockets.local_address(id), args)),
+                Function::Getpeername => self
+                    .socket_of(raw)
+                    .and_then(|(id, _)| write_address(&self.sockets.peer_address(id)?, args)),
+                Function::Getsockopt => self.credentials(raw, args),
+                Function::Lseek => self.size(raw),
+                Function::Socketpair => self.make_pair(args),
+                Function::Unlinkat => self.unlink_at_once(raw, args),
+                // It has neither such modes nor limits.
+                Function::Fcntl | Function::Prlimit => Err(Errno::OPNOTSUPP),
+                _ => return None,
+            }
+        };
+        Some(result)
+    }
+
+    /// # Safety
+    ///
+    /// - The third argument is the address of memory for `SO_PEERCRED`.
+    unsafe fn credentials(&self, raw: i32, args: [usize; 6]) -> Result<usize, Errno> {
+        let (id, _) = self.socket_of(raw)?;
+        if args[1..3] != [SOL_SOCKET as usize, SO_PEERCRED as usize] {
+            return Err(Errno::NOPROTOOPT);
+        }
+        let Credentials { process, user, group } = self.sockets.peer_credentials(id);
+        let bytes = [process, user, group].map(u32::to_ne_bytes);
+        // SAFETY: the caller's promise.
+        unsafe { memory::write_bytes(args[3] as u64, bytes.as_flattened()) }.map(|()| 0)
+    }
+
+    fn size(&self, raw: i32) -> Result<usize, Errno> {
+        let id = self.file(raw)?.inode()?;
+        self.tree.inode(id).content().map(|content| content.len() as usize).ok_or(Errno::ISDIR)
+    }
+
+    /// # Safety
+    ///
+    /// - The fourth argument is the address of memory for two numbers.
+    unsafe fn make_pair(&mut self, args: [usize; 6]) -> Result<usize, Errno> {
+        let kind = args[1] as u32 & !SocketFlags::CLOEXEC.bits();
+        let ends = self.socket_pair(SocketType(kind));
+        let first = ends.map(|[one, _]| one as usize);
+        self.note("socket pair: {}", &[code(first)]);
+        let bytes = ends?.map(i32::to_ne_bytes);
+        // SAFETY: the caller's promise.
+        unsafe { memory::write_bytes(args[3] as u64, bytes.as_flattened()) }.map(|()| 0)
+    }
+
+    /// # Safety
+    ///
+    /// - The second argument is the address of a name.
+    unsafe fn unlink_at_once(&mut self, raw: i32, args: [usize; 6]) -> Result<usize, Errno> {
+        // SAFETY: the caller's promise.
+        let name = unsafe { memory::read_path(args[1] as u64) }?;
+        self.note_name("unlink at once", &name);
+        let place = names::place(self, raw, name)?;
+        let now = self.time();
+        self.tree.unlink(&place, now).map(|()| 0)
+    }
+}
+
+/// Writes an address, as far as there is room, and its length.
+///
+/// # Safety
+///
+/// - The second and the third argument are the addresses of such memory, and of its length.
+unsafe fn write_address(address: &SocketAddress, args: [usize; 6]) -> Result<usize, Errno> {
+    let [room, len] = [args[1] as u64, args[2] as u64];
+    let bytes = address.as_bytes();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let fitting = bytes.len().min(memory::read_plain::<u32>(len)? as usize);
+        memory::write_bytes(room, &bytes[..fitting])?;
+        memory::write_bytes(len, &(bytes.len() as u32).to_ne_bytes())?;
+    }
+    Ok(0)
+}
+
+impl Calls for SimHandle {
+    unsafe fn try_now(&self, call: Call, mode: CallMode) -> Attempt {
+        let mut machine = self.machine_mut();
+        // SAFETY: the caller's duties are the same.
+        match unsafe { machine.kernel.call_at_once(&call) } {
+            Some(result) => Attempt::Done(outcome(result)),
+            // SAFETY: likewise.
+            None => unsafe { machine.try_now(&call, mode) },
+        }
+    }
+
+    fn waits(&self) -> u64 {
+        self.machine().waits
+    }
+
+    unsafe fn close(&self, raw: i32, _: bool) -> io::Result<()> {
         let mut machine = self.machine_mut();
         let result = machine.kernel.close(raw);
         machine.kernel.note("close {}: {}", &[raw.into(), code(result.map(|()| 0))]);
@@ -392,7 +505,7 @@ impl Descriptors for SimHandle {
         Ok(result?)
     }
 
-    unsafe fn facts(&self, raw: i32) -> FileFacts {
+    unsafe fn facts(&self, raw: i32, _: Option<&mut StatxResult>) -> FileFacts {
         // Pipes and sockets are closed alike: none lingers.
         let is_pipe = self.machine().kernel.file(raw).is_ok_and(|file| file.is_stream());
         let kind = if is_pipe { FileKind::Waiting } else { FileKind::Bounded };
@@ -410,32 +523,6 @@ impl Descriptors for SimHandle {
             return Some(Errno::SPIPE);
         }
         (!may).then_some(Errno::BADF)
-    }
-
-    unsafe fn local_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        let machine = self.machine();
-        let (id, _) = machine.kernel.socket_of(raw)?;
-        Ok(machine.kernel.sockets.local_address(id))
-    }
-
-    unsafe fn peer_address(&self, raw: i32) -> io::Result<SocketAddress> {
-        let machine = self.machine();
-        let (id, _) = machine.kernel.socket_of(raw)?;
-        Ok(machine.kernel.sockets.peer_address(id)?)
-    }
-
-    fn socket_pair(&self, kind: SocketType) -> io::Result<[i32; 2]> {
-        let mut machine = self.machine_mut();
-        let ends = machine.kernel.socket_pair(kind);
-        let first = ends.map(|[one, _]| one as usize);
-        machine.kernel.note("socket pair: {}", &[code(first)]);
-        Ok(ends?)
-    }
-
-    unsafe fn peer_credentials(&self, raw: i32) -> io::Result<Credentials> {
-        let machine = self.machine();
-        let (id, _) = machine.kernel.socket_of(raw)?;
-        Ok(machine.kernel.sockets.peer_credentials(id))
     }
 
     unsafe fn try_send(&self, raw: i32, slices: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -465,15 +552,6 @@ impl Descriptors for SimHandle {
 
     unsafe fn is_path_local(&self, _: i32, _: &CStr) -> bool {
         crate::mounts::is_local(self.machine().config.file_system)
-    }
-
-    unsafe fn unlink(&self, raw: i32, name: &CStr) -> io::Result<()> {
-        let mut machine = self.machine_mut();
-        let kernel = &mut machine.kernel;
-        kernel.note_name("unlink at once", name.to_bytes());
-        let place = names::place(kernel, raw, name.to_bytes().to_vec())?;
-        let now = kernel.time();
-        Ok(kernel.tree.unlink(&place, now)?)
     }
 
     fn are_of_this_process(&self) -> bool {

@@ -200,9 +200,6 @@ impl Machine {
     ///
     /// - The memory that the call names is lent until this returns.
     pub(super) unsafe fn try_now(&mut self, call: &Call, mode: CallMode) -> Attempt {
-        if !self.config.plain_calls {
-            return Attempt::Unsupported;
-        }
         // SAFETY: the caller's promise.
         let attempt = unsafe { self.call(call, mode) };
         let (outcome, res) = match attempt {
@@ -283,13 +280,6 @@ impl Machine {
         if was_to_lose && !std::mem::take(&mut self.kernel.device.loses_sync) {
             self.count(FaultKind::FsyncFailed);
         }
-    }
-
-    /// Returns the size of an open file.
-    pub(super) fn size_now(&self, raw: i32) -> Option<u64> {
-        let id = self.kernel.file(raw).ok()?.inode().ok()?;
-        let size = self.kernel.tree.inode(id).content()?.len() as u64;
-        self.config.plain_calls.then_some(size)
     }
 
     /// Returns whether an enter would finish an operation or move overflowed completions.

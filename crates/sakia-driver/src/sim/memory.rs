@@ -218,6 +218,21 @@ pub(super) unsafe fn read_bytes(addr: u64, len: usize) -> Result<Vec<u8>, Errno>
     Ok(unsafe { Lent::to_take(vec![Segment::new(addr, len)])?.take(len) })
 }
 
+/// Writes bytes at `addr`.
+///
+/// # Errors
+/// `EFAULT` if the address is null, and there are bytes.
+///
+/// # Safety
+///
+/// - Unless `addr` is 0, it is lent memory for as many bytes.
+pub(super) unsafe fn write_bytes(addr: u64, bytes: &[u8]) -> Result<(), Errno> {
+    let lent = Lent::to_fill(vec![Segment::new(addr, bytes.len())])?;
+    // SAFETY: the caller's promise.
+    unsafe { lent.fill(bytes) };
+    Ok(())
+}
+
 /// Returns a value of numbers at `addr`, which need not be aligned.
 ///
 /// # Errors

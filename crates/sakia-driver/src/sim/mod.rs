@@ -117,9 +117,8 @@ use self::entry::{Asked, decode};
 pub use self::faults::{EnterFault, Fault, FaultKind, PlainFault, Target};
 pub use self::handle::{FlightFacts, SimHandle};
 use self::machine::Machine;
-use crate::backend::{Backend, Descriptors, Takes};
+use crate::backend::{Backend, Calls, Destination, Features, Takes};
 use crate::call::{Call, Request};
-use crate::decide::{Attempt, CallMode, Lane};
 use crate::groups::Provided;
 
 /// The byte that the simulation writes into buffers of reads that have not happened yet.
@@ -277,7 +276,7 @@ impl SimBuilder {
         self
     }
 
-    /// Sets whether the kernel also performs operations as plain calls; see [`Backend::try_now`]. Default
+    /// Sets whether the kernel also performs operations as plain calls; see [`Calls::try_now`]. Default
     /// false: all operations go through the queue.
     pub fn plain_calls(mut self, performs: bool) -> Self {
         self.plain_calls = performs;
@@ -446,6 +445,17 @@ impl Sim {
     pub fn handle(&self) -> SimHandle {
         SimHandle::new(Rc::clone(&self.machine))
     }
+
+    /// See [`Auto::compare`](crate::Auto::compare).
+    ///
+    /// # Safety
+    ///
+    /// - The memory that both name is valid.
+    pub(crate) unsafe fn compare(sqe: &Sqe, call: Call) {
+        // SAFETY: the caller's duties are the same.
+        let asked = unsafe { decode(sqe, Some((0, u64::MAX))) };
+        assert_eq!(asked, Ok(call), "an entry and a call of the same operation");
+    }
 }
 
 // SAFETY: only `memory` accesses memory, on behalf of a flight, an abandoned entry, a group's buffers that no
@@ -453,17 +463,17 @@ impl Sim {
 // is gone before its completion is posted; an abandoned entry has no completion. An entry that was made a
 // no-op names no memory any more.
 unsafe impl Backend for Sim {
-    #[inline(always)]
-    fn fills_what_it_reports(&self) -> bool {
-        true
-    }
-
-    fn sq_entries(&self) -> u32 {
-        self.machine.borrow().queue.sq_entries()
-    }
-
-    fn cq_entries(&self) -> u32 {
-        self.machine.borrow().queue.cq_entries()
+    fn features(&self) -> Features {
+        let machine = self.machine.borrow();
+        Features {
+            takes: Takes::Both,
+            plain_calls: machine.config.plain_calls,
+            fills_what_it_reports: true,
+            // Faults simulate a lack of workers, and file servers.
+            may_lack_workers: true,
+            tells_news: true,
+            ..Features::new(machine.queue.sq_entries(), machine.queue.cq_entries())
+        }
     }
 
     fn sq_pending(&self) -> u32 {
@@ -477,37 +487,17 @@ unsafe impl Backend for Sim {
         machine.queue.push(asked)
     }
 
-    fn takes(&self) -> Takes {
-        Takes::Both
-    }
-
-    unsafe fn compare(&self, sqe: &Sqe, call: Call) {
-        // SAFETY: the caller's duties are the same.
-        let asked = unsafe { decode(sqe, Some((0, u64::MAX))) };
-        assert_eq!(asked, Ok(call), "an entry and a call of the same operation");
-    }
-
-    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        self.machine.borrow_mut().queue.push(Asked::by_call(request.call, request.user_data))
-    }
-
-    /// Queues the call: the kernel in memory does a thread's work itself.
-    unsafe fn push_lane(&mut self, request: Request, _: Lane) -> Result<(), Errno> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { self.push_call(request) }.map(|_| ()).ok_or(Errno::AGAIN)
-    }
-
-    unsafe fn try_now(&mut self, call: Call, mode: CallMode) -> Attempt {
-        // SAFETY: the caller's duties are the same.
-        unsafe { self.machine.borrow_mut().try_now(&call, mode) }
-    }
-
-    unsafe fn size_now(&self, raw: i32) -> Option<u64> {
-        self.machine.borrow().size_now(raw)
-    }
-
-    fn waits(&self) -> u64 {
-        self.machine.borrow().waits
+    /// Queues calls for a lane, too: the kernel in memory does a thread's work itself.
+    unsafe fn push_call(
+        &mut self,
+        request: Request,
+        to: Destination,
+    ) -> Result<Option<Position>, Errno> {
+        if to == Destination::Readiness {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let asked = Asked::by_call(request.call, request.user_data);
+        self.machine.borrow_mut().queue.push(asked).map(Some).ok_or(Errno::AGAIN)
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
@@ -541,10 +531,6 @@ unsafe impl Backend for Sim {
         self.machine.borrow().needs_enter()
     }
 
-    fn tells_news(&self) -> bool {
-        true
-    }
-
     fn set_alarm(&mut self, after: Duration) -> bool {
         self.machine.borrow_mut().set_alarm(after);
         true
@@ -555,11 +541,6 @@ unsafe impl Backend for Sim {
     }
 
     fn is_intact(&self) -> bool {
-        true
-    }
-
-    /// Returns true: faults simulate a lack of workers, and file servers.
-    fn may_lack_workers(&self) -> bool {
         true
     }
 
@@ -611,7 +592,7 @@ unsafe impl Backend for Sim {
         machine.advance(duration);
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
+    fn calls(&self) -> Rc<dyn Calls> {
         Rc::new(self.handle())
     }
 }

@@ -13,7 +13,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_driver::call::{Buffers, Call, Direction, Request, Transfer, Victims};
 use sakia_driver::{
-    Backend, Descriptors, Driver, Fd, FileFacts, FileKind, Lane, OpKind, Takes, Wait,
+    Attempt, Backend, CallMode, Calls, Destination, Driver, Fd, Features, FileFacts, FileKind,
+    OpKind, StatxResult, Takes, Wait,
 };
 use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
 
@@ -84,13 +85,22 @@ pub struct Stage(Rc<RefCell<State>>);
 
 pub struct Scripted {
     stage: Stage,
-    /// Also held by the descriptors, so it lives as long as the driver's memory.
+    /// Also held by the calls, so it lives as long as the driver's memory.
     pub life: Rc<()>,
 }
 
 /// Makes a driver on a scripted backend with these sizes.
 pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver, Stage) {
-    let stage = Stage(Rc::new(RefCell::new(State {
+    scripted_with(sq_entries, cq_entries, |_| {})
+}
+
+/// The same, after a change of the state: the driver is told the backend's features once.
+pub fn scripted_with(
+    sq_entries: u32,
+    cq_entries: u32,
+    change: impl FnOnce(&mut State),
+) -> (Driver, Stage) {
+    let mut state = State {
         sq_entries,
         cq_entries,
         pending: VecDeque::new(),
@@ -114,7 +124,9 @@ pub fn scripted(sq_entries: u32, cq_entries: u32) -> (Driver, Stage) {
         lacks_workers: false,
         laned: Vec::new(),
         of_process: false,
-    })));
+    };
+    change(&mut state);
+    let stage = Stage(Rc::new(RefCell::new(state)));
     (Driver::new(Scripted { stage: stage.clone(), life: Rc::new(()) }), stage)
 }
 
@@ -296,12 +308,13 @@ impl State {
 // them; memory of operations by `write_to` alone, for entries that are in flight or whose completion was just
 // posted and not reaped, and never for an entry that was turned into a no-op.
 unsafe impl Backend for Scripted {
-    fn sq_entries(&self) -> u32 {
-        self.stage.state().sq_entries
-    }
-
-    fn cq_entries(&self) -> u32 {
-        self.stage.state().cq_entries
+    fn features(&self) -> Features {
+        let state = self.stage.state();
+        Features {
+            takes: Takes::Both,
+            may_lack_workers: state.lacks_workers,
+            ..Features::new(state.sq_entries, state.cq_entries)
+        }
     }
 
     fn sq_pending(&self) -> u32 {
@@ -318,28 +331,23 @@ unsafe impl Backend for Scripted {
         Some(Position::from_raw(position))
     }
 
-    fn takes(&self) -> Takes {
-        Takes::Both
-    }
-
-    unsafe fn push_call(&mut self, request: Request) -> Option<Position> {
-        // SAFETY: the caller's duties are the same.
-        unsafe { self.push(entry(&request)) }
-    }
-
-    unsafe fn push_lane(&mut self, request: Request, _: Lane) -> Result<(), Errno> {
+    unsafe fn push_call(
+        &mut self,
+        request: Request,
+        to: Destination,
+    ) -> Result<Option<Position>, Errno> {
+        let sqe = entry(&request);
+        if to == Destination::Queue {
+            // SAFETY: the caller's duties are the same.
+            return unsafe { self.push(sqe) }.map(Some).ok_or(Errno::AGAIN);
+        }
         let mut state = self.stage.state();
-        if !state.lacks_workers {
+        if !state.lacks_workers || to == Destination::Readiness {
             return Err(Errno::OPNOTSUPP);
         }
         state.laned.push(request.call);
-        let sqe = entry(&request);
         state.begin(sqe);
-        Ok(())
-    }
-
-    fn may_lack_workers(&self) -> bool {
-        self.stage.state().lacks_workers
+        Ok(None)
     }
 
     fn make_nop(&mut self, position: Position, user_data: u64) -> bool {
@@ -417,21 +425,25 @@ unsafe impl Backend for Scripted {
         state.naps += 1;
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
+    fn calls(&self) -> Rc<dyn Calls> {
         Rc::new(Numbers(self.stage.clone(), Rc::clone(&self.life)))
     }
 }
 
 struct Numbers(Stage, #[expect(dead_code, reason = "held for its count")] Rc<()>);
 
-impl Descriptors for Numbers {
-    unsafe fn close(&self, raw: i32) -> io::Result<()> {
+impl Calls for Numbers {
+    unsafe fn try_now(&self, _: Call, _: CallMode) -> Attempt {
+        Attempt::Unsupported
+    }
+
+    unsafe fn close(&self, raw: i32, _: bool) -> io::Result<()> {
         let mut state = self.0.state();
         state.closed.push(raw);
         state.close_error.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
-    unsafe fn facts(&self, raw: i32) -> FileFacts {
+    unsafe fn facts(&self, raw: i32, _: Option<&mut StatxResult>) -> FileFacts {
         let kind = if raw < 100 { FileKind::Waiting } else { FileKind::Bounded };
         FileFacts { kind, ..FileFacts::UNKNOWN }
     }

@@ -8,17 +8,14 @@ use sakia_driver::call::Call;
 use sakia_driver::{CURRENT_POSITION, Driver, Fd, Handle, Op, Operation, Wait};
 use sakia_ring::{CqeFlags, Opcode};
 
-use crate::scripted::{Cancels, FILE, PIPE, Stage, scripted};
+use crate::scripted::{Cancels, FILE, PIPE, Stage, scripted, scripted_with};
 use crate::support::{drain, errno, finish};
 
 const CANCELED: i32 = -Errno::CANCELED.raw_os_error();
 
 /// Makes a driver whose kernel lacks workers, on files of this type.
 fn lacking(file_system: &'static str) -> (Driver, Stage) {
-    let (driver, stage) = scripted(8, 32);
-    stage.state().lacks_workers = true;
-    stage.state().file_system = file_system;
-    (driver, stage)
+    scripted_with(8, 32, |state| (state.lacks_workers, state.file_system) = (true, file_system))
 }
 
 /// Ends the only operation in flight as if it had been canceled.

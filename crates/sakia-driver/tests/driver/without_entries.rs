@@ -1,6 +1,7 @@
 //! A backend that takes only entries: it never sees an operation that no ring has, and promises nothing of
 //! its plain calls.
 
+use std::cell::RefCell;
 use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -8,19 +9,22 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::call::{Buffers, Call, Transfer};
+use sakia_driver::call::{Buffers, Call, Function, System, Transfer};
 use sakia_driver::sim::Sim;
 use sakia_driver::{
-    Attempt, Backend, Begun, Bypass, CallMode, Descriptors, Driver, Fd, Lane, Op, OpKind,
-    Operation, Rules, SetTime, SpliceFlags, Uring, Wait,
+    Attempt, Backend, Begun, Bypass, CallMode, Calls, Domain, Driver, Fd, Features, FileFacts,
+    Lane, Op, OpKind, Operation, Rule, Rules, SetTime, SocketType, SpliceFlags, StatxResult, Uring,
+    Wait, WholeFile,
 };
 use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
 
+use crate::hosts::rigged;
 use crate::support::errno;
 
-/// A backend that, like a ring, takes only entries and has no threads. Its plain calls report all bytes as
-/// read, and fill none.
-struct Ringlike(Sim);
+const O_CREAT: u32 = rustix::fs::OFlags::CREATE.bits();
+
+/// A backend that, like a ring, takes only entries and has no threads.
+struct Ringlike(Sim, Rc<Unfilled>);
 
 // SAFETY: each call goes to a backend that keeps the contract.
 unsafe impl Backend for Ringlike {
@@ -29,21 +33,9 @@ unsafe impl Backend for Ringlike {
         unsafe { self.0.push(sqe) }
     }
 
-    unsafe fn try_now(&mut self, call: Call, _: CallMode) -> Attempt {
-        match call {
-            Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => {
-                Attempt::Done(len as i32)
-            }
-            _ => Attempt::Unsupported,
-        }
-    }
-
-    fn sq_entries(&self) -> u32 {
-        self.0.sq_entries()
-    }
-
-    fn cq_entries(&self) -> u32 {
-        self.0.cq_entries()
+    fn features(&self) -> Features {
+        let Features { sq_entries, cq_entries, .. } = self.0.features();
+        Features { plain_calls: self.1.is_used, ..Features::new(sq_entries, cq_entries) }
     }
 
     fn sq_pending(&self) -> u32 {
@@ -95,20 +87,55 @@ unsafe impl Backend for Ringlike {
         self.0.nap(duration);
     }
 
-    fn descriptors(&self) -> Rc<dyn Descriptors> {
-        self.0.descriptors()
+    fn calls(&self) -> Rc<dyn Calls> {
+        self.1.clone()
     }
 }
 
-/// Returns a driver of such a backend, and an open file.
-fn ringlike() -> (Driver, Fd) {
+/// Calls that report all bytes as read, fill none, and keep those that they are asked for.
+struct Unfilled {
+    /// Operations may be performed by them.
+    is_used: bool,
+    of_sim: Rc<dyn Calls>,
+    asked: RefCell<Vec<Call>>,
+}
+
+impl Calls for Unfilled {
+    unsafe fn try_now(&self, call: Call, _: CallMode) -> Attempt {
+        self.asked.borrow_mut().push(call);
+        match call {
+            Call::Transfer(Transfer { buffers: Buffers::One { len, .. }, .. }) => {
+                Attempt::Done(len as i32)
+            }
+            _ => Attempt::Unsupported,
+        }
+    }
+
+    unsafe fn close(&self, raw: i32, may_wait: bool) -> io::Result<()> {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.of_sim.close(raw, may_wait) }
+    }
+
+    unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts {
+        // SAFETY: the caller's duties are the same.
+        unsafe { self.of_sim.facts(raw, stat) }
+    }
+
+    fn are_of_this_process(&self) -> bool {
+        false
+    }
+}
+
+/// Returns a driver of such a backend, an open file, and the calls.
+fn ringlike(is_used: bool) -> (Driver, Fd, Rc<Unfilled>) {
     let sim = Sim::new(1);
     sim.handle().create_file("file", "");
-    let driver = Driver::new(Ringlike(sim));
+    let calls = Rc::new(Unfilled { is_used, of_sim: sim.calls(), asked: RefCell::default() });
+    let driver = Driver::new(Ringlike(sim, Rc::clone(&calls)));
     let mut open = driver.open(None, c"file".to_owned(), 0, 0);
     driver.turn(Wait::Forever).unwrap();
     let fd = open.try_take().expect("it is open").unwrap();
-    (driver, fd)
+    (driver, fd, calls)
 }
 
 /// Returns the output of an operation, which must be done already.
@@ -162,7 +189,7 @@ fn refuse_each(driver: &Driver, fd: &Fd) {
 
 #[test]
 fn reach_no_backend_without_them() {
-    let (driver, fd) = ringlike();
+    let (driver, fd, _) = ringlike(true);
     refuse_each(&driver, &fd);
     assert_eq!(driver.turn(Wait::Poll).unwrap(), 0);
 }
@@ -170,7 +197,7 @@ fn reach_no_backend_without_them() {
 /// Memory that a plain call reports as filled, and is not, shows nothing of what it held before.
 #[test]
 fn memory_that_no_call_fills_is_zeroed() {
-    let (driver, fd) = ringlike();
+    let (driver, fd, _) = ringlike(true);
     driver.set_bypass(Bypass::Rules(Rules::default()));
     let used = || {
         let mut buf = vec![0xaa; 64];
@@ -185,6 +212,117 @@ fn memory_that_no_call_fills_is_zeroed() {
     let (result, read) = done(driver.read(&fd, used(), 0));
     assert_eq!((result.unwrap(), read), (64, vec![0; 64]));
     assert_eq!(driver.counters().of(OpKind::Read).inline, 2);
+}
+
+/// Returns rules that try a plain call for each operation.
+fn plain_first() -> Bypass {
+    let rules =
+        OpKind::ALL.iter().fold(Rules::default(), |rules, &kind| rules.with(kind, Rule::NOW));
+    Bypass::Rules(rules)
+}
+
+/// Starts operations that have plain calls, and returns how many they are.
+fn start_each(driver: &Driver, fd: &Fd) -> u64 {
+    let path = || c"/proc/self/exe".to_owned();
+    let before = driver.counters().started;
+    drop(driver.begin_read(fd, vec![0; 8], 0));
+    drop(driver.read(fd, vec![0; 8], 0));
+    drop(driver.read_vectored(fd, vec![vec![0; 8]], 0));
+    drop(driver.write(fd, vec![0; 8], 0));
+    drop(driver.open(None, path(), 0, 0));
+    drop(driver.open(None, path(), O_CREAT, 0o600));
+    drop(driver.mkdir(None, path(), 0o700));
+    drop(driver.statx(None, path(), 0));
+    drop(driver.statx_fd(fd));
+    drop(driver.socket(Domain::UNIX, SocketType::STREAM, 0));
+    assert!(matches!(driver.read_file_now(&path(), 64), Ok(WholeFile::NotNow)));
+    drop(driver.close(fd.clone()));
+    driver.counters().started - before
+}
+
+/// Whatever the rules say.
+#[test]
+fn no_operation_is_a_plain_call_if_the_backend_has_none() {
+    let (driver, fd, calls) = ringlike(false);
+    driver.set_bypass(plain_first());
+    calls.asked.borrow_mut().clear(); // for a limit
+    assert!(start_each(&driver, &fd) >= 10);
+    drop(fd);
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Forever).unwrap();
+    }
+    let asked = calls.asked.take();
+    // The status flags of a descriptor are no operation's.
+    let is_aside =
+        |call: &Call| matches!(call, Call::System(System { function: Function::Fcntl, .. }));
+    assert!(asked.iter().all(is_aside), "{asked:?}");
+    let counters = driver.counters();
+    for kind in OpKind::ALL.iter().filter(|&&kind| kind != OpKind::Close) {
+        assert_eq!(counters.of(*kind).inline, 0, "{}", kind.name());
+    }
+}
+
+/// A call of this process's kernel would open, read and describe the file of the same path or number.
+#[test]
+fn no_plain_call_escapes_the_simulated_kernel() {
+    let sim = Sim::builder(1).plain_calls(true).build();
+    let kernel = sim.handle();
+    kernel.create_file("file", "simulated");
+    let driver = Driver::new(sim);
+    driver.set_bypass(plain_first());
+    let fd = done(driver.open(None, c"file".to_owned(), 0, 0)).unwrap();
+    let (result, buf) = done(driver.read(&fd, vec![0; 16], 0));
+    assert_eq!(&buf[..result.unwrap()], b"simulated");
+    let real = c"/proc/self/exe".to_owned();
+    let missing = done(driver.open(None, real.clone(), 0, 0)).map(|_| ());
+    assert_eq!(errno(missing), Errno::NOENT);
+    assert_eq!(errno(done(driver.statx(None, real.clone(), 0)).map(|_| ())), Errno::NOENT);
+    let missing = driver.read_file_now(&real, 64).map(|_| ());
+    assert_eq!(errno(missing), Errno::NOENT);
+    let Ok(WholeFile::Read(bytes)) = driver.read_file_now(c"file", 64) else {
+        panic!("it is small")
+    };
+    assert_eq!(bytes, b"simulated");
+    let (near, _far) = driver.socket_pair(SocketType::STREAM).unwrap();
+    assert_eq!(driver.peer_credentials(&near).unwrap().process, 1, "the only one there");
+    assert!(driver.local_address(&near).unwrap().is_unnamed());
+    assert_eq!(errno(driver.local_address(&fd).map(|_| ())), Errno::NOTSOCK);
+    let counters = driver.counters();
+    assert_eq!((counters.of(OpKind::Read).submitted, counters.of(OpKind::Open).submitted), (0, 0));
+    let handle = driver.handle().clone();
+    drop((near, _far, fd));
+    assert_eq!(kernel.open_descriptors(), 0);
+    // Nor are there any after the end.
+    drop(driver);
+    let events = kernel.events();
+    let ended = done(handle.open(None, c"file".to_owned(), 0, 0)).map(|_| ());
+    assert_eq!((errno(ended), kernel.events()), (Errno::CANCELED, events));
+}
+
+/// The host answers each entry itself; a plain call would bring the file's bytes and its size.
+#[test]
+fn no_plain_call_escapes_an_embedders_host() {
+    let (driver, rig) = rigged(8, 16);
+    driver.set_bypass(plain_first());
+    let file = driver.adopt(std::fs::File::open("/proc/self/exe").unwrap().into());
+    rig.injects.set(Some(4));
+    let mut read = driver.read(&file, vec![0; 4], 0);
+    let mut vectored = driver.read_vectored(&file, vec![vec![0; 4]], 0);
+    let mut described = driver.statx_fd(&file);
+    let begun = driver.begin_read(&file, vec![0; 4], 0);
+    while driver.in_flight() > 0 {
+        driver.turn(Wait::Forever).unwrap();
+    }
+    let (result, buf) = read.try_take().unwrap();
+    assert_eq!((result.unwrap(), buf), (4, vec![0; 4]));
+    let (result, bufs) = vectored.try_take().unwrap();
+    assert_eq!((result.unwrap(), bufs), (4, vec![vec![0; 4]]));
+    assert_eq!(described.try_take().unwrap().unwrap().size, 0);
+    let Begun::Op(mut begun) = begun else { panic!("it is the host's") };
+    assert_eq!(begun.try_take().unwrap().1, [0; 4]);
+    let counters = driver.counters();
+    assert_eq!((counters.of(OpKind::Read).inline, counters.of(OpKind::Statx).inline), (0, 0));
+    rig.injects.set(None);
 }
 
 /// No kernel has operations with this number or a larger one.

@@ -217,7 +217,7 @@ fn a_close_that_waits_for_a_thread_is_not_taken_back() {
     for sqe in [open, close] {
         let request = test.request(sqe.user_data, sqe).unwrap();
         // SAFETY: the path is lent until the open is over; the descriptor is given away.
-        unsafe { test.epoll.push_lane(request, Lane::Bounded) }.unwrap();
+        unsafe { test.epoll.push_call(request, Destination::Lane(Lane::Bounded)) }.unwrap();
     }
     test.push(3, Sqe::cancel(2));
     assert_eq!(test.submit(), [(3, err(Errno::ALREADY))]);

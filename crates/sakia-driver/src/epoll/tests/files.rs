@@ -218,7 +218,8 @@ fn an_entry_that_is_taken_back_touches_nothing() {
     let buffer = Lendable::zeroed(1);
     let request = test.request(1, receive(&reader, &buffer)).unwrap();
     // SAFETY: the buffer is kept until the completion.
-    let position = unsafe { test.epoll.push_call(request) }.unwrap();
+    let pushed = unsafe { test.epoll.push_call(request, Destination::Queue) };
+    let position = pushed.unwrap().unwrap();
     assert!(!test.epoll.make_nop(position, 2));
     assert!(test.epoll.make_nop(position, 1));
     assert_eq!(test.submit(), [(1, 0)]);

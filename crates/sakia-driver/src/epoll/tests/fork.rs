@@ -24,11 +24,11 @@ fn look(test: &mut Loop, idle: &mut Loop, position: sakia_ring::Position) -> i32
     let pushed = unsafe { epoll.push(Sqe::nop()) };
     let nop = || Request { user_data: 5, kind: OpKind::Nop, call: Call::Nop };
     // SAFETY: as above.
-    let pushed_call = unsafe { epoll.push_call(nop()) };
+    let pushed_call = unsafe { epoll.push_call(nop(), Destination::Queue) };
     // SAFETY: as above.
-    let pushed_lane = unsafe { epoll.push_lane(nop(), Lane::Bounded) };
+    let pushed_lane = unsafe { epoll.push_call(nop(), Destination::Lane(Lane::Bounded)) };
     // SAFETY: as above.
-    let pushed_readiness = unsafe { epoll.push_readiness(nop()) };
+    let pushed_readiness = unsafe { epoll.push_call(nop(), Destination::Readiness) };
     // SAFETY: nothing takes the buffer.
     unsafe { epoll.provide(GROUP, 0, std::ptr::dangling_mut(), 1) };
     epoll.look();
@@ -37,7 +37,7 @@ fn look(test: &mut Loop, idle: &mut Loop, position: sakia_ring::Position) -> i32
     epoll.watch_with(rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap());
     let checks = [
         (next_stuck, stuck.is_empty()) == (None, true),
-        pushed_call.is_none(),
+        pushed_call.is_err(),
         pushed_lane.is_err(),
         pushed_readiness.is_err(),
         epoll.machine.groups.oldest(GROUP).is_none(),
@@ -46,7 +46,7 @@ fn look(test: &mut Loop, idle: &mut Loop, position: sakia_ring::Position) -> i32
         epoll.register_group(GROUP + 1, 4).is_err(),
         !epoll.has_news(),
         !epoll.park() && !idle.epoll.park(),
-        epoll.lane_statistics(Lane::Elastic) == crate::LaneStatistics::default(),
+        epoll.figures().lanes[Lane::Elastic as usize] == crate::LaneStatistics::default(),
         !epoll.is_intact(),
         pushed.is_none(),
         !epoll.make_nop(position, 1),
@@ -87,7 +87,8 @@ fn a_child_gets_nothing_and_disturbs_nothing() {
     rustix::io::write(&writer, b"x").unwrap();
     let nop = test.request(4, Call::Nop).unwrap();
     // SAFETY: a no-op names no memory.
-    let position = unsafe { test.epoll.push_call(nop) }.unwrap();
+    let pushed = unsafe { test.epoll.push_call(nop, Destination::Queue) };
+    let position = pushed.unwrap().unwrap();
     // SAFETY: the child looks at its memory and ends without running anything else.
     match unsafe { libc::fork() } {
         0 => {

@@ -31,7 +31,7 @@ use rustix::pipe::{PipeFlags, pipe_with};
 use sakia_ring::{AT_FDCWD, CURRENT_POSITION, Cqe, Sqe};
 
 use super::{Epoll, EpollOptions};
-use crate::backend::Backend;
+use crate::backend::{Backend, Destination};
 use crate::call::{Call, Direction, Request, Verb};
 use crate::counters::OpKind;
 use crate::sim::entry::{Form, decode};
@@ -127,8 +127,8 @@ impl Loop {
     fn push(&mut self, user_data: u64, form: impl Into<Form>) {
         let Some(request) = self.request(user_data, form) else { return };
         // SAFETY: the tests keep lent memory until the operation has completed, or for ever.
-        let pushed = unsafe { self.epoll.push_call(request) };
-        assert!(pushed.is_some(), "the submission queue is full");
+        let pushed = unsafe { self.epoll.push_call(request, Destination::Queue) };
+        assert!(pushed.is_ok(), "the submission queue is full");
     }
 
     /// Returns the request of an entry or a call. An invalid entry completes at once, with its error.

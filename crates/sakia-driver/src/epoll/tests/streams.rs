@@ -304,7 +304,7 @@ fn a_number_that_is_used_again_means_the_new_file() {
             assert_eq!(test.run(Sqe::close(raw)), 0);
         } else {
             // SAFETY: the test's own descriptor, closed without the queues.
-            unsafe { test.epoll.descriptors().close(raw) }.unwrap();
+            unsafe { test.epoll.calls().close(raw, true) }.unwrap();
         }
         rustix::io::write(&writer, b"y").unwrap();
         drop(copy);

@@ -5,6 +5,7 @@ use std::io;
 use rustix::io::Errno;
 
 use crate::address::{Credentials, SocketAddress, SocketType};
+use crate::call::Function;
 use crate::fd::Fd;
 use crate::handle::Handle;
 
@@ -20,7 +21,7 @@ impl Handle {
     pub fn local_address(&self, fd: &Fd) -> io::Result<SocketAddress> {
         self.check(fd);
         // SAFETY: the clone keeps the descriptor open.
-        unsafe { self.shared.descriptors.local_address(fd.raw()) }
+        unsafe { self.shared.calls.address(fd.raw(), Function::Getsockname) }
     }
 
     /// Returns the address of the socket's peer, by a plain call.
@@ -34,7 +35,7 @@ impl Handle {
     pub fn peer_address(&self, fd: &Fd) -> io::Result<SocketAddress> {
         self.check(fd);
         // SAFETY: the clone keeps the descriptor open.
-        unsafe { self.shared.descriptors.peer_address(fd.raw()) }
+        unsafe { self.shared.calls.address(fd.raw(), Function::Getpeername) }
     }
 
     /// Makes two connected sockets within the machine, by a plain call.
@@ -72,7 +73,7 @@ impl Handle {
     /// ```
     #[doc(alias = "socketpair")]
     pub fn socket_pair(&self, kind: SocketType) -> io::Result<(Fd, Fd)> {
-        let raws = self.shared.descriptors.socket_pair(kind)?;
+        let raws = self.shared.calls.socket_pair(kind)?;
         // SAFETY: the kernel has just made both for this call; they have no other owner.
         let [one, other] = raws.map(|raw| unsafe { Fd::socket(raw, self.owner(), false) });
         Ok((one, other))
@@ -92,7 +93,7 @@ impl Handle {
         const NO_USER: u32 = u32::MAX;
         self.check(fd);
         // SAFETY: the clone keeps the descriptor open.
-        let credentials = unsafe { self.shared.descriptors.peer_credentials(fd.raw()) }?;
+        let credentials = unsafe { self.shared.calls.peer_credentials(fd.raw()) }?;
         if credentials.user == NO_USER { Err(Errno::NOTCONN.into()) } else { Ok(credentials) }
     }
 }

@@ -27,7 +27,7 @@ fn run(seed: u64, keep_log: bool) -> SimHandle {
             4 => write(write_end, buffer, 0),
             _ => Sqe::cancel(user_data - 3),
         };
-        if ring.sim.sq_pending() < ring.sim.sq_entries() {
+        if ring.sim.sq_pending() < ring.sim.features().sq_entries {
             ring.push(user_data, sqe);
         }
         if user_data % 3 == 0 {

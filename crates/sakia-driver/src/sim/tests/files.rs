@@ -9,7 +9,7 @@ use sakia_ring::{AT_FDCWD, CURRENT_POSITION, Opcode, Sqe, sqe_flags};
 
 use super::super::{Routes, Sim};
 use super::{Lendable, Loop, err, read, write};
-use crate::backend::{Backend, Descriptors, FileKind};
+use crate::backend::{Backend, Calls, FileKind};
 
 #[test]
 fn nop_completes_with_0_or_what_it_is_told() {
@@ -36,7 +36,7 @@ fn open_creates_finds_truncates_and_refuses() {
     assert_eq!(ring.open(c"f", rd | OFlags::DIRECT), err(Errno::INVAL));
     assert_eq!(ring.handle.open_descriptors(), 3);
     // SAFETY: a number of the simulated kernel.
-    assert_eq!(unsafe { ring.handle.facts(3) }.kind, FileKind::Bounded);
+    assert_eq!(unsafe { ring.handle.facts(3, None) }.kind, FileKind::Bounded);
 }
 
 #[test]
@@ -182,12 +182,12 @@ fn close_frees_the_number_once() {
     assert!(!ring.handle.is_open(fd));
     assert_eq!(ring.run(Sqe::close(fd)), err(Errno::BADF));
     let fd = ring.open(c"f", OFlags::RDONLY);
-    let descriptors = ring.sim.descriptors();
+    let calls = ring.sim.calls();
     drop(ring);
     // SAFETY: a number of the simulated kernel, which answers for itself.
     unsafe {
-        descriptors.close(fd).unwrap();
-        assert!(descriptors.close(fd).is_err());
+        calls.close(fd, true).unwrap();
+        assert!(calls.close(fd, true).is_err());
     }
 }
 

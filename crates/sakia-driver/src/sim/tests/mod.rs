@@ -25,7 +25,7 @@ use rustix::io::Errno;
 use sakia_ring::{Cqe, Sqe};
 
 use super::{Routes, Sim, SimBuilder, SimHandle};
-use crate::backend::Backend;
+use crate::backend::{Backend, Destination};
 use crate::call::Request;
 use crate::counters::OpKind;
 use crate::sim::entry::Form;
@@ -101,7 +101,8 @@ impl Loop {
             match form.into() {
                 Form::Entry(sqe) => self.sim.push(sqe.user_data(user_data)),
                 Form::Call(call) => {
-                    self.sim.push_call(Request { user_data, kind: OpKind::Other, call })
+                    let request = Request { user_data, kind: OpKind::Other, call };
+                    self.sim.push_call(request, Destination::Queue).ok().flatten()
                 }
             }
         };

@@ -247,7 +247,7 @@ fn stream(builder: SimBuilder, receives: &mut dyn FnMut(u64) -> bool) -> (SimHan
             // A full socket takes the bytes later.
             sent += ring.handle.send_peer(far, &text[sent..end]).unwrap_or(0);
         }
-        let has_room = ring.sim.sq_pending() < ring.sim.sq_entries();
+        let has_room = ring.sim.sq_pending() < ring.sim.features().sq_entries;
         match current {
             None if has_room => {
                 ring.push(next, Sqe::recv_multishot(near, 0, 0));

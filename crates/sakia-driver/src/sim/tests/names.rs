@@ -36,15 +36,15 @@ fn names_are_removed_at_once_for_destructors() {
     ring.handle.create_file("d/f", "");
     ring.push(1, Sqe::openat(AT_FDCWD, c"d".as_ptr().cast(), OFlags::DIRECTORY.bits(), 0));
     let (_, directory) = ring.enter(1)[0];
-    let descriptors = ring.sim.descriptors();
+    let calls = ring.sim.calls();
     // SAFETY: a number of the simulated kernel.
-    unsafe { descriptors.unlink(directory, c"f") }.unwrap();
+    unsafe { calls.unlink(directory, c"f") }.unwrap();
     assert_eq!(ring.handle.contents("d/f"), None);
     for (raw, name, errno) in
         [(directory, c"f", Errno::NOENT), (directory, c"e", Errno::ISDIR), (99, c"f", Errno::BADF)]
     {
         // SAFETY: as above.
-        let error = unsafe { descriptors.unlink(raw, name) }.unwrap_err();
+        let error = unsafe { calls.unlink(raw, name) }.unwrap_err();
         assert_eq!(error.raw_os_error(), Some(errno.raw_os_error()));
     }
 }

@@ -9,7 +9,7 @@ use sakia_ring::Sqe;
 use super::super::kernel::poll;
 use super::super::{Routes, Sim};
 use super::{Lendable, Loop, SEEDS, err, read, write};
-use crate::backend::{Backend, Descriptors, FileKind};
+use crate::backend::{Backend, Calls, FileKind};
 
 /// `RWF_NOWAIT`.
 const NOWAIT: u32 = 8;
@@ -24,7 +24,7 @@ fn a_read_waits_for_bytes_and_is_finished_by_an_enter() {
     let mut ring = Loop::inline();
     let (read_end, write_end) = ring.handle.pipe();
     // SAFETY: a number of the simulated kernel.
-    assert_eq!(unsafe { ring.handle.facts(read_end) }.kind, FileKind::Waiting);
+    assert_eq!(unsafe { ring.handle.facts(read_end, None) }.kind, FileKind::Waiting);
     let buffer = Lendable::zeroed(8);
     ring.push(1, read(read_end, &buffer, 0));
     assert_eq!(ring.turn(), []);

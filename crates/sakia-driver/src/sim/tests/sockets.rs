@@ -11,7 +11,8 @@ use super::super::{Fault, FaultKind, Routes, Sim, Target};
 use super::{Lendable, Loop, SEEDS, err, read, write};
 use crate::address::SocketType;
 use crate::address::{AddressRoom, Domain, SocketAddress};
-use crate::backend::{Backend, Descriptors, FileKind};
+use crate::backend::{Backend, Calls, FileKind};
+use crate::call::Function;
 use crate::sys::Message;
 
 /// `SHUT_*`.
@@ -108,7 +109,7 @@ fn a_stream_takes_what_its_buffers_hold_and_may_be_short() {
     let mut ring = small(4);
     let (near, far) = ring.handle.socket_pair();
     // SAFETY: a number of the simulated kernel.
-    assert_eq!(unsafe { ring.handle.facts(near) }.kind, FileKind::Waiting);
+    assert_eq!(unsafe { ring.handle.facts(near, None) }.kind, FileKind::Waiting);
     let (six, three) = (Lendable::new(b"abcdef"), Lendable::zeroed(3));
     assert_eq!(ring.run(send(near, &six)), 4);
     ring.push(1, send(near, &six));
@@ -231,8 +232,12 @@ fn connections_wait_at_the_listener_and_then_outside() {
 fn an_accept_tells_who_came_and_how_long_that_is() {
     let mut ring = small(8);
     let listener = ring.listener(&internet(0), 1);
-    // SAFETY: a number of the simulated kernel.
-    let address = unsafe { ring.handle.local_address(listener) }.unwrap();
+    let calls = ring.sim.calls();
+    // SAFETY: numbers of the simulated kernel.
+    let local = |raw| unsafe { calls.address(raw, Function::Getsockname) };
+    // SAFETY: likewise.
+    let of_peer = |raw| unsafe { calls.address(raw, Function::Getpeername) };
+    let address = local(listener).unwrap();
     let port = address.inet().unwrap().port();
     assert_eq!(port, 32_768, "the first that is free");
     let room = Box::into_raw(Box::new(AddressRoom::new()));
@@ -245,13 +250,9 @@ fn an_accept_tells_who_came_and_how_long_that_is() {
     let [(1, raw)] = completions[..] else { panic!("{completions:?}") };
     // SAFETY: made above, and lent no more.
     let told = unsafe { Box::from_raw(room) }.address();
-    // SAFETY: numbers of the simulated kernel.
-    unsafe {
-        assert_eq!(told, ring.handle.local_address(peer).unwrap());
-        assert_eq!(told, ring.handle.peer_address(raw).unwrap());
-        assert_eq!(ring.handle.peer_address(peer).unwrap(), address);
-        assert!(ring.handle.local_address(99).is_err());
-    }
+    assert_eq!((told, told), (local(peer).unwrap(), of_peer(raw).unwrap()));
+    assert_eq!(of_peer(peer).unwrap(), address);
+    assert!(local(99).is_err());
 }
 
 #[test]
