@@ -13,6 +13,7 @@ mod layers;
 mod libc_free;
 mod links;
 mod manifest;
+mod methods;
 mod pages;
 pub(crate) mod plain;
 mod reasons;
@@ -60,6 +61,7 @@ const CHECKS: &[Check] = &[
     libc_free::dependencies,
     links::have_targets,
     manifest::parse,
+    methods::are_few,
     pages::are_short,
     plain::shrink,
     reasons::are_given,

@@ -38,8 +38,8 @@ pub enum Takes {
     Calls,
 }
 
-/// The constant properties of a [`Backend`], which a driver reads when it is made, and again once a backend that
-/// was [put off](crate::Later) is set up.
+/// The constant properties of a [`Backend`], which a driver reads when it is made, and again once a backend
+/// that was [put off](crate::Later) is set up.
 ///
 /// # Examples
 /// ```
@@ -59,8 +59,9 @@ pub struct Features {
     /// Operations may be performed by the backend's [`Calls`] instead of its queue. If not, no operation is.
     pub plain_calls: bool,
     /// A read that completes with `n` has written the first `n` bytes of the entry's memory, or all of it if
-    /// `n` is more. If so, the driver may lend uninitialized buffers; otherwise it writes zeros to them first.
-    /// The promise does not cover reading a directory, because the gaps between its records count as read.
+    /// `n` is more. If so, the driver may lend uninitialized buffers; otherwise it writes zeros to them
+    /// first. The promise does not cover reading a directory, because the gaps between its records count as
+    /// read.
     pub fills_what_it_reports: bool,
     /// The backend takes multishot receives for [`Destination::Readiness`].
     pub readiness: bool,
@@ -75,8 +76,8 @@ pub struct Features {
     pub tells_news: bool,
     /// A bit for each opcode whose entries the queue cannot take, but which a thread can perform.
     pub for_lanes: [u64; 4],
-    /// A bit for each [`OpKind`] whose operations, in a large batch and with their data cached, cost no more in
-    /// the queue than as plain calls.
+    /// A bit for each [`OpKind`] whose operations, in a large batch and with their data cached, cost no more
+    /// in the queue than as plain calls.
     pub batches_well: u64,
 }
 
@@ -121,8 +122,8 @@ pub struct Figures<'a> {
     pub registered_files: u64,
     /// The lanes of threads, by [`Lane`]; all zero without any.
     pub lanes: [LaneStatistics; 2],
-    /// The ways that operations took within the backend, by [`OpKind`], as far as it knows. `submitted` is the
-    /// exception: the driver counts it.
+    /// The ways that operations took within the backend, by [`OpKind`], as far as it knows. `submitted` is
+    /// the exception: the driver counts it.
     pub ways: &'a [KindCounters],
 }
 
@@ -381,9 +382,9 @@ impl FileFacts {
 
 /// Plain calls: they run at once, beside the queues of a [`Backend`], on the calling thread.
 ///
-/// A driver is made with one such object, and makes no call on a descriptor except through it: those of this
-/// process's kernel, or of the simulated kernel, or of an embedder. An operation is performed by one only if the
-/// backend's features [say so](Features::plain_calls).
+/// A driver is made with one such object, and makes its plain calls through it: those of this process's
+/// kernel, of the simulated kernel, or of an embedder. An operation is performed by one only if the backend's
+/// features [say so](Features::plain_calls).
 ///
 /// A number says nothing about its owner, so the calls that take one are unsafe: otherwise any code that has
 /// this object from [`Backend::calls`] could close, change or inspect the file of another owner.

@@ -9,10 +9,11 @@
 //!
 //! # Layout
 //!
-//! Each part has its own state: `inline` has plain calls, which `plain` makes, and the way to threads, `admit` decides which
-//! operations are pushed and which wait, `submit` has turns and enters, `complete` results, `cancel` requests
-//! to cancel, `attention` tells whether a turn is wanted, `buffers` has memory lent to the backend for good,
-//! `end` ends the driver. `trace` and `watch` report what happens; `ages` is a list that `watch` keeps.
+//! Each part has its own state: `inline` has plain calls, which `plain` makes, and the way to threads,
+//! `admit` decides which operations are pushed and which wait, `submit` has turns and enters, `complete`
+//! results, `cancel` requests to cancel, `attention` tells whether a turn is wanted, `buffers` has memory
+//! lent to the backend for good, `end` ends the driver. `trace` and `watch` report what happens; `ages` is a
+//! list that `watch` keeps.
 
 mod admit;
 mod ages;
@@ -78,8 +79,6 @@ pub(crate) enum Phase {
 pub(crate) struct Core {
     /// One that does nothing once the driver has stopped.
     pub(crate) backend: Auto,
-    /// Those that perform operations instead of the backend.
-    calls: PlainCalls,
     pub(crate) slab: Slab,
     pub(crate) phase: Phase,
     /// Entries pushed and without a last completion, requests to cancel included.
@@ -161,7 +160,6 @@ impl Core {
         let due = Due::default();
         due.set_tells_news(features.tells_news);
         Self {
-            calls: PlainCalls::of(&features, calls),
             slab: Slab::new(),
             phase: Phase::Running,
             in_flight: 0,
@@ -174,7 +172,7 @@ impl Core {
             },
             watcher: None,
             abilities: Abilities::of(features),
-            inline: Inline::new(features.readiness),
+            inline: Inline::new(features.readiness, PlainCalls::of(&features, calls)),
             admission: Admission::new(credits, is_put_off),
             enters: Enters::new(features.sq_entries),
             cancels: Cancels::new(reserve),

@@ -1,9 +1,9 @@
 //! A backend that is set up by the first operation that needs it.
 //!
 //! A ring costs some hundred microseconds to make and to give up, and many a driver performs plain calls
-//! only, or nothing. So a driver may begin on [`Later`], which leaves plain calls to the kernel's, sleeps on a
-//! futex, and holds what is needed to set the other backend up; the core replaces it in
-//! [`Core::set_up`](crate::core::Core::set_up). No operation is ever in flight here.
+//! only, or nothing. So a driver may begin on [`Later`], which sleeps on a futex and holds
+//! all that the other backend is set up with; the core replaces it in
+//! [`Core::set_up`](crate::core::Core::set_up), and its plain calls stay. No operation is ever in flight here.
 //!
 //! Wakes by other threads survive the replacement. The protocol, whose four accesses have one order:
 //! 1. A sender sets the mark, then looks for the wake of the other backend. If there is one it calls that,
@@ -81,8 +81,8 @@ impl Later {
     pub(crate) fn set_up(&mut self) -> io::Result<Auto> {
         self.check_process()?;
         let (mut backend, choice) = Auto::new(self.policy, self.ring.clone())?;
-        // SAFETY: `note_socket` was told that the driver has made them, and `forget_descriptor` leaves out those that are
-        // to be closed or given away.
+        // SAFETY: `note_socket` was told that the driver has made them, and `forget_descriptor` leaves out
+        // those that are to be closed or given away.
         unsafe { backend.take_over(self.since, &self.sockets) };
         self.wake.forward_to(backend.remote_wake()?);
         self.choice.set(choice).ok(); // set once: it is set up once

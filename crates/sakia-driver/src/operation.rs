@@ -168,7 +168,7 @@ pub unsafe trait Operation: 'static {
     }
 
     /// Initializes all memory that the kernel is to fill, since a backend may report bytes that it has not
-    /// filled; see [`Backend::fills_what_it_reports`](crate::Backend::fills_what_it_reports). Called once,
+    /// filled; see [`Features::fills_what_it_reports`](crate::Features::fills_what_it_reports). Called once,
     /// before [`entry`](Operation::entry) and [`call`](Operation::call).
     fn initialize(&mut self) {}
 

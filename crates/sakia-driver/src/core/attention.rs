@@ -108,8 +108,7 @@ impl Core {
         self.enters.turn_bytes = 0;
         self.lent.begin_turn();
         self.due.attention.0.begin.set(None);
-        let calls = &self.calls;
-        self.inline.renew(|| calls.processor_time());
+        self.inline.renew();
     }
 
     /// Updates the attention after a turn.

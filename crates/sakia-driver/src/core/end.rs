@@ -145,7 +145,7 @@ impl Core {
 
     /// Takes the backend and the plain calls out of a driver that has ended.
     pub(crate) fn leave_backend(&mut self) -> Auto {
-        (self.phase, self.calls) = (Phase::Stopped, PlainCalls::None);
+        (self.phase, self.inline.calls) = (Phase::Stopped, PlainCalls::None);
         std::mem::replace(&mut self.backend, Auto::Other(Box::new(Stopped)))
     }
 

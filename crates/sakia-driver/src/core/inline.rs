@@ -6,6 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use sakia_ring::{CURRENT_POSITION, CqeFlags, Sqe};
 
+use super::plain::PlainCalls;
 use super::trace::Delay;
 use super::{Core, Phase};
 use crate::backend::{Backend, Destination, Features, Takes};
@@ -22,6 +23,8 @@ use crate::sys::abi;
 
 /// Rules for attempts before the queue, and the budget for plain calls.
 pub(crate) struct Inline {
+    /// Those that perform operations instead of the backend.
+    pub(super) calls: PlainCalls,
     /// The rules that select the operations to try.
     pub(crate) rules: Rules,
     /// This turn's remaining budget of plain calls.
@@ -37,8 +40,9 @@ pub(crate) struct Inline {
 }
 
 impl Inline {
-    pub(super) fn new(learns: bool) -> Self {
+    pub(super) fn new(learns: bool, calls: PlainCalls) -> Self {
         Self {
+            calls,
             rules: Rules::NONE,
             budget: InlineBudget::new(),
             reserved: 0,
@@ -53,11 +57,11 @@ impl Inline {
         self.crowd = Crowd::new(learns);
     }
 
-    /// Begins a turn. `time` returns the processor time of the thread.
+    /// Begins a turn.
     #[inline(always)]
-    pub(super) fn renew(&mut self, time: impl FnOnce() -> Duration) {
+    pub(super) fn renew(&mut self) {
         if self.budget.is_crowded() {
-            self.end_crowd(time);
+            self.end_crowd();
         }
         self.budget.renew();
         self.reserved = self.reserved.min(limits::RESERVED_MAX);
@@ -67,12 +71,13 @@ impl Inline {
     /// Ends a turn with a crowd, or one after such turns.
     #[cold]
     #[inline(never)]
-    fn end_crowd(&mut self, time: impl FnOnce() -> Duration) {
+    fn end_crowd(&mut self) {
         let (crowd, waited) = (self.budget.crowd(), self.crowd.waits());
         let is_crowd = crowd.is_some() || waited && !self.deferred.is_empty();
         if is_crowd && !self.budget.is_late() {
             let queued = if waited { 0 } else { crowd.unwrap_or(0) };
-            self.crowd.end_turn(self.budget.spent() + queued, time);
+            let count = self.budget.spent() + queued;
+            self.crowd.end_turn(count, || self.calls.processor_time());
         } else {
             self.crowd.interrupt();
         }
@@ -111,7 +116,7 @@ impl Inline {
 /// Tells which operations the queue takes, and which go to threads.
 #[derive(Debug)]
 pub(super) struct Abilities {
-    /// What the backend says.
+    /// Those that the backend has named.
     pub(super) features: Features,
     /// Set if the start of an operation has extra work: the backend does not fill, or the driver is watched.
     pub(super) is_special: bool,
@@ -182,7 +187,7 @@ impl Core {
                 None => {
                     // SAFETY: the call names memory and descriptors that the operation owns (its
                     // promise), which stays where it is until the call is over.
-                    unsafe { self.calls.try_now(call, mode) }
+                    unsafe { self.inline.calls.try_now(call, mode) }
                 }
                 // SAFETY: as above.
                 Some(mount) => unsafe { self.try_timed(call, &mount) }?,
@@ -218,7 +223,7 @@ impl Core {
     /// - As for [`Calls::try_now`](crate::Calls::try_now).
     #[inline(always)]
     unsafe fn try_timed(&mut self, call: Call, mount: &Mount) -> Option<Attempt> {
-        let (backend, calls, breaker) = (&self.backend, &self.calls, &mount.breaker);
+        let (backend, calls, breaker) = (&self.backend, &self.inline.calls, &mount.breaker);
         if breaker.is_open() && !breaker.may_try_again(backend.now()) {
             return None;
         }
@@ -253,7 +258,7 @@ impl Core {
     /// - As for [`Calls::try_now`](crate::Calls::try_now).
     pub(crate) unsafe fn act_now(&mut self, kind: OpKind, call: Call, mode: CallMode) -> Attempt {
         // SAFETY: the caller's duties are the same.
-        let attempt = unsafe { self.calls.try_now(call, mode) };
+        let attempt = unsafe { self.inline.calls.try_now(call, mode) };
         self.note_act(kind, attempt);
         attempt
     }
@@ -313,7 +318,7 @@ impl Core {
     pub(crate) unsafe fn size_now(&self, raw: i32) -> Option<u64> {
         let call = System::on(Function::Lseek, raw, [0, abi::SEEK_END as usize]);
         // SAFETY: the caller's duties are the same.
-        let size = unsafe { self.calls.try_now(call, CallMode::Blocking) }.done()?;
+        let size = unsafe { self.inline.calls.try_now(call, CallMode::Blocking) }.done()?;
         u64::try_from(size).ok().filter(|&size| size < i32::MAX as u64)
     }
 

@@ -243,8 +243,8 @@ pub(crate) fn note_filled<T: IoBufMut>(
     }
     let count = completion.count(len as usize)?;
     // SAFETY: the completion says that the kernel has filled `count` bytes from the front on. Either the
-    // promise of `Backend::fills_what_it_reports` makes that true, or all of the room was initialized before.
-    // The count is limited to the requested room.
+    // promise of `Features::fills_what_it_reports` makes that true, or all of the room was initialized
+    // before. The count is limited to the requested room.
     unsafe { buf.set_init(count) };
     Ok(count)
 }

@@ -390,8 +390,8 @@ impl Machine {
 
 /// Calls that no queue takes.
 impl Kernel {
-    /// Performs a call beside the operations: without faults, and whatever calls the kernel performs for them.
-    /// `None` for a call that may be an operation's.
+    /// Performs a call that is no operation's: without faults, and whether or not operations have plain
+    /// calls. `None` for a call that may be an operation's.
     ///
     /// # Safety
     ///
