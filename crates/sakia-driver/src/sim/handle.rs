@@ -436,7 +436,7 @@ impl Kernel {
 
     fn size(&self, raw: i32) -> Result<usize, Errno> {
         let id = self.file(raw)?.inode()?;
-        self.tree.inode(id).content().map(|content| content.len() as usize).ok_or(Errno::ISDIR)
+        self.tree.inode(id).content().map(|content| content.len()).ok_or(Errno::ISDIR)
     }
 
     /// # Safety
