@@ -262,7 +262,7 @@ impl Core {
     #[inline(always)]
     pub(crate) unsafe fn begin<O: Operation>(&mut self, operation: NonNull<O>) -> Begun {
         // Those that are watched have slots: the number of a slot is their name.
-        if self.phase != Phase::Running || self.abilities.is_special || is_watched() {
+        if self.abilities.is_special || is_watched() {
             return Begun::No;
         }
         // SAFETY: the caller's promise.

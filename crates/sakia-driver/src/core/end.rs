@@ -113,7 +113,7 @@ unsafe impl Backend for Stopped {
 impl Core {
     /// Refuses new operations, ends those that the kernel has not seen, and cancels all others.
     pub(crate) fn stop_intake(&mut self, shared: Weak<dyn Any>) {
-        self.phase = Phase::Stopping;
+        (self.phase, self.abilities.is_special) = (Phase::Stopping, true);
         self.admission.close();
         self.memory.keeper.shared = shared;
         self.keep();

@@ -118,7 +118,8 @@ impl Inline {
 pub(super) struct Abilities {
     /// Those that the backend has named.
     pub(super) features: Features,
-    /// Set if the start of an operation has extra work: the backend does not fill, or the driver is watched.
+    /// Set if the start of an operation has extra work: the backend does not fill, the driver is watched, or
+    /// it takes no more operations.
     pub(super) is_special: bool,
     /// Set if the backend has no threads beside its queue.
     lacks_lanes: bool,
