@@ -6,9 +6,10 @@ use std::process::ExitCode;
 /// The end of the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// 0: all done.
+    /// 0: all done, or nothing reads standard output any more.
     Success,
-    /// 1: something failed and was reported; the rest was done.
+    /// 1: something failed and was reported. After the failure of an input or an entry the others were done;
+    /// other failures end the program.
     Failure,
     /// 2: the command line is wrong.
     Usage,

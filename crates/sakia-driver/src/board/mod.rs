@@ -105,7 +105,8 @@ pub struct ObservedOperation {
     pub state: OperationState,
     /// The descriptor that it names: the file that it acts on, or the directory at which its path begins.
     pub descriptor: Option<i32>,
-    /// The time since its start.
+    /// The time since its start; of a close, once it no longer waits, since the last other use of the
+    /// descriptor ended.
     pub age: Duration,
     /// It ends by itself, as operations on files do.
     pub is_bounded: bool,
@@ -146,7 +147,7 @@ pub(crate) mod mark {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Noted {
     pub(crate) user_data: u64,
-    /// Its start, on the driver's clock.
+    /// Its start, on the driver's clock; of an operation that was parked, the end of that wait.
     pub(crate) since: Duration,
     pub(crate) kind: OpKind,
     pub(crate) descriptor: i32,
@@ -215,7 +216,7 @@ pub(crate) struct Board {
     /// The thread's activity, the activity's start, and the task.
     doing: Record<4>,
     status: Record<{ status::NUMBERS }>,
-    /// The number of entries, counted from the first push, that the kernel has been given.
+    /// The number of entries that the kernel has been given, of those pushed since the board was made.
     submitted: AtomicU64,
     /// One record for each slot that was ever used, by the slot's index.
     segments: [OnceLock<Box<[Record<WORDS>]>>; SEGMENTS],
@@ -277,7 +278,8 @@ impl Board {
         }
     }
 
-    /// Records that the kernel has been given the first `pushes` pushed entries.
+    /// Records that the kernel has been given the first `pushes` entries that were pushed since the board was
+    /// made.
     pub(crate) fn set_submitted(&self, pushes: u64) {
         self.submitted.store(pushes, Ordering::Relaxed);
     }

@@ -2,8 +2,8 @@
 
 macro_rules! status {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// A driver in numbers, as of its last turn. Numbers with `_total` in their names count since the
-        /// driver was made; all others are current amounts.
+        /// A driver in numbers. Numbers with `_total` in their names count from a beginning on, the driver's
+        /// unless they say otherwise; all others are amounts of one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct DriverStatus {
@@ -82,6 +82,6 @@ status! {
     elastic_queued,
     /// Operations that threads of the elastic lane perform.
     elastic_running,
-    /// Turns that were taken.
+    /// Turns that were taken since the driver is [watched](crate::Driver::watch).
     turns_total,
 }

@@ -65,7 +65,8 @@ pub struct PlainCall {
     pub kind: OpKind,
     /// The descriptor that it named.
     pub descriptor: Option<i32>,
-    /// The time from the operation's start to its end.
+    /// The time from the operation's start, or of a close from the end of the descriptor's last other use, to
+    /// its end.
     pub took: Duration,
 }
 
@@ -78,7 +79,7 @@ pub(super) struct Watcher {
     task: [u64; 2],
     /// Operations that end by themselves and have not been reported.
     ages: Ages,
-    /// The number of entries that have been pushed.
+    /// The number of operations that have been pushed since the driver is watched.
     pushes: u64,
     turns: u64,
     /// The longest plain call since the last query.

@@ -108,7 +108,8 @@ pub struct ThreadInspection {
     pub operations: Vec<Operation>,
     /// The number of operations that came and went too fast to be read.
     pub unread: u32,
-    /// The driver's queues, credits, buffers and lanes, as of its last turn; `None` if that is unknown.
+    /// The driver's queues, credits, buffers and lanes, as of its last turn if the thread is recorded, and as
+    /// of now if it is the calling one and is not; `None` if that is unknown.
     pub status: Option<DriverStatus>,
 }
 
@@ -132,7 +133,8 @@ pub struct Operation {
     /// that was renamed since has its new name. `None` if the operation has ended meanwhile, or is a close
     /// that was begun: the number may be that of another file.
     pub path_now: Option<PathBuf>,
-    /// The time for which it has been under way; `None` if that was not recorded.
+    /// The time for which it has been under way, without the time for which a close waited for other uses of
+    /// the descriptor, once that is over; `None` if that was not recorded.
     pub age: Option<Duration>,
     /// Set if it ends by itself, as operations on files do.
     pub is_bounded: bool,

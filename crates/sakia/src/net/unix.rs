@@ -35,9 +35,10 @@ const PAUSE_MAX: Duration = Duration::from_millis(50);
 
 /// A Unix stream connection. Dropping it closes it.
 ///
-/// It has all methods of a [`TcpStream`](super::TcpStream) but those for options of TCP, and passes
-/// descriptors ([`send_message`](UnixStream::send_message)). Descriptors that came for a dropped
-/// [`recv_message`](UnixStream::recv_message) are closed with the stream, or when it is given to `std`.
+/// It has the methods of a [`TcpStream`](super::TcpStream) for bytes, directions and addresses, not those for
+/// options, and passes descriptors ([`send_message`](UnixStream::send_message)). Descriptors that came for a
+/// dropped [`recv_message`](UnixStream::recv_message) go to the next one; they are closed by any other receive
+/// instead, with the stream, or when it is given to `std`.
 ///
 /// # Examples
 /// ```
