@@ -105,7 +105,8 @@ pub(crate) fn wait_for<'a, H: Host>(
         .map(|timeout| host.now().saturating_add(timeout));
     let mut left = timeout;
     let mut sleeper: Option<Sleeper<'_, H>> = None;
-    let mut undisturbed: Option<Undisturbed<'_, H>> = None;
+    // Kept for its destructor.
+    let mut _undisturbed: Option<Undisturbed<'_, H>> = None;
     let mut is_heard = !items.iter().any(|item| item.source.may_keep());
     loop {
         let is_ready =
@@ -116,7 +117,7 @@ pub(crate) fn wait_for<'a, H: Host>(
             // From now on the thread is notified of changes in memory, or no bytes come to memory. Memory
             // may have changed before.
             if items.iter().all(|item| item.source.can_be_undisturbed()) {
-                undisturbed = Some(Undisturbed::new(files));
+                _undisturbed = Some(Undisturbed::new(files));
             } else {
                 sleeper = Sleeper::new(&shared.host, &shared.beds, files)?;
             }
@@ -132,7 +133,6 @@ pub(crate) fn wait_for<'a, H: Host>(
         let has_slept = may_sleep && left.is_some() && count == 0 && asks_all;
         let is_over = left == Some(Duration::ZERO) || has_slept;
         if is_over || items.iter().any(|item| !item.ready.is_empty()) {
-            drop(undisturbed);
             return Ok(());
         }
         // A clock that goes back does not lengthen the wait.
