@@ -102,7 +102,9 @@ impl Job for Copy {
 
     fn leave(&self, fiber: &mut Fiber<Self>, folder: &Arc<Folder<Self>>) {
         let Some(place) = &folder.facts.target.place else { return };
-        for step in [Self::end_apart, Self::end_staging, Self::complete_folder, Self::sync_folder] {
+        // A failure leaves the private directory to the next copy.
+        self.end_stage(&fiber.crew().places, folder).ok();
+        for step in [Self::end_apart, Self::complete_folder, Self::sync_folder] {
             if let Err(wrong) = step(self, fiber, folder) {
                 fiber.fail(wrong.operation, place.path(), wrong.error);
             }
@@ -408,14 +410,6 @@ impl Copy {
         let stat = sys::stat(&dir).ok()?;
         let may_rename = stage::may_rename(stat.st_uid, stat.st_mode, self.user);
         may_rename.then(|| Arc::new(OpenDir::of(dir)))
-    }
-
-    /// Removes the private directory for new entries. A failure leaves it to the next copy.
-    fn end_staging(&self, fiber: &mut Fiber<Self>, folder: &Folder<Self>) -> Result<()> {
-        if folder.facts.target.others.has_stage() {
-            self.end_stage(&fiber.crew().places, folder).ok();
-        }
-        Ok(())
     }
 
     /// Clears the flag that spreads the directories in it.

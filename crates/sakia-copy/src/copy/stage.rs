@@ -249,9 +249,12 @@ impl Copy {
         result
     }
 
-    /// Removes the private directory of a directory of the copy, with what a killed copy has left there: no
-    /// more entries will be created. One of the source's stays.
+    /// Removes the private directory of a directory of the copy, if it may have one, with what a killed copy
+    /// has left there: no more entries will be created. One of the source's stays.
     pub(super) fn end_stage(&self, places: &Places, folder: &Folder<Self>) -> sys::Result<()> {
+        if !folder.facts.target.others.has_stage() {
+            return Ok(());
+        }
         let target = folder.facts.target.open(places)?;
         if sys::stat_name(target.as_fd(), NAME).is_err() {
             return Ok(());
