@@ -8,17 +8,12 @@ use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::sys::abi;
 
-/// See [`Handle::fsync`].
+/// See [`Handle::fsync`] and [`Handle::fsync_range`].
 #[derive(Debug)]
 pub struct Fsync {
     fd: Fd,
     data_only: bool,
-}
-
-/// See [`Handle::fsync_range`].
-#[derive(Debug)]
-pub struct FsyncRange {
-    fd: Fd,
+    /// The range; all of the file if both are 0.
     offset: u64,
     len: u32,
 }
@@ -74,7 +69,7 @@ impl Handle {
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
     #[doc(alias = "fdatasync")]
     pub fn fsync(&self, fd: &Fd, data_only: bool) -> Op<Fsync> {
-        self.start(Fsync { fd: self.held(fd), data_only })
+        self.start(Fsync { fd: self.held(fd), data_only, offset: 0, len: 0 })
     }
 
     /// Makes `len` bytes of `fd` from byte `offset` on durable, as far as they were written before this
@@ -87,8 +82,8 @@ impl Handle {
     ///
     /// # Kernel
     /// 5.1. Source: `io_uring_prep_fsync(3)`.
-    pub fn fsync_range(&self, fd: &Fd, offset: u64, len: u32) -> Op<FsyncRange> {
-        self.start(FsyncRange { fd: self.held(fd), offset, len })
+    pub fn fsync_range(&self, fd: &Fd, offset: u64, len: u32) -> Op<Fsync> {
+        self.start(Fsync { fd: self.held(fd), data_only: true, offset, len })
     }
 
     /// Returns whether a durable write of this file is best made in two steps: a plain write, and
@@ -171,20 +166,11 @@ impl Handle {
 
 of_numbers! {
     |it: Fsync| Bounded, local; Fsync;
-    entry Sqe::fsync(it.fd.raw(), it.data_only);
+    entry Sqe { off: it.offset, len: it.len, ..Sqe::fsync(it.fd.raw(), it.data_only) };
+    // The range is for the simulated kernel: the system calls have none.
     call {
         let function = if it.data_only { Function::Fdatasync } else { Function::Fsync };
-        System::on(function, it.fd.raw(), [])
-    };
-}
-
-of_numbers! {
-    |it: FsyncRange| Bounded, local; Fsync;
-    entry Sqe::fsync_range(it.fd.raw(), it.offset, it.len);
-    // The range is for the simulated kernel: the system call has none.
-    call {
-        let range = [it.offset as usize, it.len as usize];
-        System::on(Function::Fdatasync, it.fd.raw(), range)
+        System::on(function, it.fd.raw(), [it.offset as usize, it.len as usize])
     };
 }
 

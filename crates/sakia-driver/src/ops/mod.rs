@@ -190,7 +190,7 @@ use crate::operation::{Completion, Operation};
 pub use attribute::{Chmod, Chown, SetTime, Utimens};
 pub use close::Close;
 pub use copy::CopyFileRange;
-pub use fsync::{Fsync, FsyncRange, SyncFileRange, SyncRange, Syncfs};
+pub use fsync::{Fsync, SyncFileRange, SyncRange, Syncfs};
 pub use list::{DirectoryEntries, DirectoryEntry, EntryKind, ReadDirectory};
 pub use lock::Flock;
 pub use names::{Link, Mkdir, Readlink, Rename, Symlink, Unlink};
