@@ -4,6 +4,7 @@ use sakia_ring::Sqe;
 
 use crate::backend::FileKind;
 use crate::call::{Function, System};
+use crate::decide;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::sys::abi;
@@ -87,14 +88,10 @@ impl Handle {
     }
 
     /// Returns whether a durable write of this file is best made in two steps: a plain write, and
-    /// [`fsync_range`](Handle::fsync_range).
-    ///
-    /// A ring's kernel performs the writes of a file that it gives to its workers one after the other, and so
-    /// each durable one waits for its own commit of the file system; several syncs at once share one. Threads
-    /// make several durable writes of a file at once, by one call each.
+    /// [`fsync_range`](Handle::fsync_range). Not for a file whose writes are durable by themselves (`O_DSYNC`).
     pub fn splits_durable_writes(&self, fd: &Fd) -> bool {
-        let is_on_threads = self.shared.core.borrow().makes_calls();
-        !is_on_threads && fd.kind() == FileKind::Bounded
+        let makes_calls = self.shared.core.borrow().makes_calls();
+        decide::splits_durable_writes(makes_calls, fd.kind() == FileKind::Bounded)
     }
 
     /// Makes all writes to the file system of `fd` durable.

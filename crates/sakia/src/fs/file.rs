@@ -61,6 +61,8 @@ pub struct File {
     pub(crate) position: Position,
     /// Set if it was opened with `O_APPEND`: the kernel ignores offsets of writes.
     pub(super) appends: bool,
+    /// Set if it was opened with `O_DSYNC` or `O_SYNC`: each write is durable by itself.
+    syncs_writes: bool,
     /// `Some` if the file was opened with `O_DIRECT`.
     pub(super) direct: Option<Box<Direct>>,
 }
@@ -96,7 +98,9 @@ impl File {
     pub(super) fn new(fd: Fd, driver: Handle, flags: OFlags) -> Self {
         let direct = flags.contains(OFlags::DIRECT).then(Box::default);
         let appends = flags.contains(OFlags::APPEND);
-        Self { fd, driver, position: Position::default(), appends, direct }
+        // Where `O_DSYNC` has no name of its own it is a part of this flag.
+        let syncs_writes = flags.intersects(OFlags::DSYNC);
+        Self { fd, driver, position: Position::default(), appends, syncs_writes, direct }
     }
 
     /// Opens a file to read it.
@@ -278,6 +282,7 @@ impl File {
             driver: super::driver(),
             position: self.position.share(),
             appends: self.appends,
+            syncs_writes: self.syncs_writes,
             direct: self.direct.is_some().then(Box::default),
         })
     }
@@ -716,7 +721,7 @@ impl File {
     ///
     /// # Kernel
     /// With a ring a write, and a sync of its bytes; else, and for direct I/O, 4.7 (`RWF_DSYNC`), and on file
-    /// systems without support for it a write and `fdatasync(2)`.
+    /// systems without support for it a write and `fdatasync(2)`. If the file was opened with `O_DSYNC`, a write.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
         buf_try!(self.check_write(offset), buf);
@@ -729,6 +734,9 @@ impl File {
         buf: T,
         offset: u64,
     ) -> BufResult<(), T> {
+        if self.syncs_writes {
+            return self.write_all_explained(buf, offset, 0).await;
+        }
         let len = u32::try_from(buf.bytes_len()).unwrap_or(0);
         let is_plain = self.direct.is_none() && !self.appends;
         if is_plain && len > 0 && self.driver.splits_durable_writes(&self.fd) {

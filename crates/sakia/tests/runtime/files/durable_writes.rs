@@ -11,6 +11,7 @@ use super::TempDir;
 on_each_backend! {
     each_syncs_its_file_once
     with_a_ring_each_is_a_write_and_a_sync
+    a_write_that_is_durable_by_itself_is_not_synced_again
     what_is_written_to_nothing_is_durable
 }
 
@@ -55,6 +56,25 @@ fn with_a_ring_each_is_a_write_and_a_sync(policy: Policy) {
         assert_eq!(syncs(), by_ring);
     });
     assert_eq!(std::fs::read(dir.join("file")).unwrap()[3..], [1; LEN]);
+}
+
+/// The kernel syncs each write to a file that was opened so.
+fn a_write_that_is_durable_by_itself_is_not_synced_again(policy: Policy) {
+    let fuse = available!(Fuse::builder().file("file", vec![0; 2 * LEN]).mount());
+    let runtime = runtime(policy);
+    runtime.block_on(async {
+        for (flag, index) in [libc::O_DSYNC, libc::O_SYNC].into_iter().zip(0..) {
+            let file = to_write().custom_flags(flag).open(fuse.join("file")).await.unwrap();
+            let before = index * 4;
+            file.write_durable_at(vec![1; LEN], 3).await.0.unwrap();
+            assert_eq!(fuse.count(Opcode::FSYNC), before + 1);
+            file.try_clone().unwrap().write_durable_at(vec![2; LEN], 3).await.0.unwrap();
+            assert_eq!(fuse.count(Opcode::FSYNC), before + 2);
+            file.write_durable_at(Vec::new(), 3).await.0.unwrap();
+            assert_eq!(fuse.count(Opcode::FSYNC), before + 2);
+        }
+    });
+    assert_eq!(runtime.counters().of(OpKind::Fsync).submitted, 0);
 }
 
 /// A device that keeps nothing has nothing to make durable.
