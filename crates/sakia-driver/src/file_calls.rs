@@ -50,6 +50,8 @@ const WRITE_WAITS: OFlags = WAITS.union(OFlags::APPEND);
 pub struct FileCalls {
     reads: FileHint,
     writes: FileHint,
+    /// The file's flags, if they are known; otherwise they are asked for.
+    flags: Option<OFlags>,
     /// That of the file's mount, once it is known.
     breaker: OnceLock<quick::MayCall>,
 }
@@ -71,7 +73,7 @@ impl FileCalls {
             CallSupport::None => CallSupport::None,
             _ => CallSupport::Unknown, // the limit of the process is looked at when the file is written
         });
-        Self { reads, writes, ..Self::default() }
+        Self { reads, writes, flags: Some(flags), ..Self::default() }
     }
 
     /// Returns the calls of a file on this device, as `st_dev`, that was opened with none of `O_APPEND`,
@@ -157,7 +159,7 @@ impl FileCalls {
         mut call: impl FnMut(CallMode) -> Result<Attempt<usize>, Errno>,
     ) -> Option<io::Result<usize>> {
         let mut mode = CallMode::NonBlocking;
-        let result = transfer(&self.reads, fd, WAITS, |used| {
+        let result = self.transfer(&self.reads, fd, WAITS, |used| {
             mode = used;
             call(used)
         });
@@ -186,7 +188,7 @@ impl FileCalls {
         if self.writes.support() == CallSupport::Unknown && descriptors::limits_file_size() {
             self.writes.set_support(CallSupport::None);
         }
-        transfer(&self.writes, fd, WRITE_WAITS, |mode| match (mode, at) {
+        self.transfer(&self.writes, fd, WRITE_WAITS, |mode| match (mode, at) {
             (CallMode::NonBlocking, _) => write_nowait(fd, parts, at),
             (CallMode::Blocking, Some(offset)) => {
                 Attempt::of(rustix::io::pwritev(fd, parts, offset))
@@ -252,6 +254,37 @@ impl FileCalls {
         Attempt::of(result).map(Attempt::done).map_err(io::Error::from).transpose()
     }
 
+    /// Makes a transfer if it does not block: not on files with a flag among `waits`.
+    #[inline]
+    fn transfer(
+        &self,
+        hint: &FileHint,
+        fd: BorrowedFd<'_>,
+        waits: OFlags,
+        mut call: impl FnMut(CallMode) -> Result<Attempt<usize>, Errno>,
+    ) -> Option<io::Result<usize>> {
+        if hint.support() == CallSupport::Unknown {
+            let flags = self.flags.map_or_else(|| rustix::fs::fcntl_getfl(fd), Ok).unwrap_or(waits);
+            hint.set_support(support(flags, waits));
+        }
+        let mode = hint.mode()?;
+        match call(mode) {
+            Ok(Attempt::Done(count)) => {
+                hint.hit();
+                Some(Ok(count))
+            }
+            Ok(Attempt::WouldBlock) => {
+                hint.missed();
+                None
+            }
+            Ok(Attempt::Unsupported) => {
+                hint.refused(mode, || is_in_memory(fd));
+                call(hint.mode()?).ok()?.done().map(Ok)
+            }
+            Err(errno) => Some(Err(errno.into())),
+        }
+    }
+
     /// Returns whether a regular file has more bytes from this place on. False for a FIFO and the like, which
     /// cannot tell.
     ///
@@ -275,36 +308,6 @@ impl FileCalls {
 /// Returns the support of a file with these flags; a flag among `waits` makes it block.
 fn support(flags: OFlags, waits: OFlags) -> CallSupport {
     if flags.intersects(waits) { CallSupport::None } else { CallSupport::NonBlocking }
-}
-
-/// Makes a transfer if it does not block: not on files with a flag among `waits`.
-#[inline]
-fn transfer(
-    hint: &FileHint,
-    fd: BorrowedFd<'_>,
-    waits: OFlags,
-    mut call: impl FnMut(CallMode) -> Result<Attempt<usize>, Errno>,
-) -> Option<io::Result<usize>> {
-    if hint.support() == CallSupport::Unknown {
-        let flags = rustix::fs::fcntl_getfl(fd).unwrap_or(waits);
-        hint.set_support(support(flags, waits));
-    }
-    let mode = hint.mode()?;
-    match call(mode) {
-        Ok(Attempt::Done(count)) => {
-            hint.hit();
-            Some(Ok(count))
-        }
-        Ok(Attempt::WouldBlock) => {
-            hint.missed();
-            None
-        }
-        Ok(Attempt::Unsupported) => {
-            hint.refused(mode, || is_in_memory(fd));
-            call(hint.mode()?).ok()?.done().map(Ok)
-        }
-        Err(errno) => Some(Err(errno.into())),
-    }
 }
 
 /// Returns the errno of a call's result.

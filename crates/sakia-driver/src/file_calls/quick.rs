@@ -172,6 +172,17 @@ mod tests {
     }
 
     #[test]
+    fn flags_that_are_known_are_not_asked_for() {
+        let parts = [IoSlice::new(b"x")];
+        let write = |calls: FileCalls| {
+            let file = in_memory(OFlags::APPEND.union(OFlags::NONBLOCK));
+            calls.write(file.as_fd(), &parts, Some(0)).map(Result::unwrap)
+        };
+        assert_eq!(write(FileCalls::default()), None, "the flags of the file");
+        assert_eq!(write(FileCalls::with_flags(OFlags::empty())), Some(1), "the given ones");
+    }
+
+    #[test]
     fn an_error_of_the_call_is_not_repeated_elsewhere() {
         let reader = File::open("Cargo.toml").unwrap();
         let calls = calls(OFlags::APPEND, &Arc::new(Breaker::new()));
