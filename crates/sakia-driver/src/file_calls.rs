@@ -197,16 +197,17 @@ impl FileCalls {
         })
     }
 
-    /// Writes up to 64 KiB where [`write`](Self::write) cannot, since the file system has no writes that
-    /// refuse to wait, or the file was opened to append. `None` for more bytes; unless the file is a regular
-    /// one on a file system that the kernel serves alone, or an overlay; if each write waits (`O_DIRECT`,
-    /// `O_SYNC`); with a limit on the size of files; and for a while after such writes have waited.
+    /// As [`write`](Self::write); where that cannot write, since the file system has no writes that refuse to
+    /// wait, or the file was opened to append, writes up to 64 KiB by a call that may wait. `None` then for
+    /// more bytes; unless the file is a regular one on a file system that the kernel serves alone, or an
+    /// overlay; if each write waits (`O_DIRECT`, `O_SYNC`); with a limit on the size of files; and for a while
+    /// after such writes have waited.
     ///
     /// So it may wait for as long as the kernel blocks a writer, at most twice on each thread before the next
     /// writes return `None`: for a tenth of a second, and longer if they wait again.
     ///
     /// # Errors
-    /// As `pwrite(2)`.
+    /// As `pwritev2(2)`.
     ///
     /// # Examples
     /// ```
@@ -218,8 +219,7 @@ impl FileCalls {
     /// # let path = std::env::temp_dir().join(format!("sakia-doc-quick-{}", std::process::id()));
     /// let file = std::fs::File::create(&path)?;
     /// let (calls, fd, parts) = (FileCalls::default(), file.as_fd(), [IoSlice::new(b"hello")]);
-    /// let result = calls.write(fd, &parts, Some(0));
-    /// match result.or_else(|| calls.write_quickly(fd, &parts, Some(0))) {
+    /// match calls.write_quickly(fd, &parts, Some(0)) {
     ///     Some(count) => assert_eq!(std::fs::read(&path)?, &b"hello"[..count?]),
     ///     None => println!("a thread has to write it"),
     /// }
@@ -233,6 +233,9 @@ impl FileCalls {
         parts: &[IoSlice<'_>],
         at: Option<u64>,
     ) -> Option<io::Result<usize>> {
+        if let Some(result) = self.write(fd, parts, at) {
+            return Some(result);
+        }
         let len = || parts.iter().fold(0_usize, |sum, part| sum.saturating_add(part.len()));
         if self.writes.support() != CallSupport::None || len() > Rule::SMALL.bytes_max as usize {
             return None;

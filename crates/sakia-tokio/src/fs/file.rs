@@ -677,8 +677,7 @@ impl AsyncWrite for File {
             return Poll::Ready(Ok(0));
         }
         let (calls, fd) = (&inner.calls, handle.std.as_fd());
-        let write_now =
-            || calls.write(fd, bufs, None).or_else(|| calls.write_quickly(fd, bufs, None));
+        let write_now = || calls.write_quickly(fd, bufs, None);
         let now = is_small && !handle.is_in_use();
         let done = match now.then(write_now).flatten() {
             Some(Ok(done)) => done,

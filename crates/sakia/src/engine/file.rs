@@ -112,8 +112,7 @@ impl Inner {
     /// quick on this file system.
     #[inline]
     fn write_soon(&self, parts: &[IoSlice<'_>], at: At) -> Option<io::Result<usize>> {
-        let (calls, fd) = (self.calls_now(at)?, self.fd().as_fd());
-        calls.write(fd, parts, at).or_else(|| calls.write_quickly(fd, parts, at))
+        self.calls_now(at)?.write_quickly(self.fd().as_fd(), parts, at)
     }
 
     /// Returns whether the file has more bytes from this position on, as far as it can tell.
