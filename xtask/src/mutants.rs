@@ -18,7 +18,7 @@ mod sample;
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 
@@ -26,7 +26,7 @@ pub(crate) use self::draw::run as draw;
 use self::known::Bug;
 pub(crate) use self::sample::run as sample;
 use crate::cargo;
-use crate::suites::{Outcome, Programs, Suite, Tests, in_parallel};
+use crate::suites::{Outcome, Programs, Suite, Tests, Usual, in_parallel};
 
 /// The number of runs of tests that a bug does not make fail.
 const TRIES: u32 = 20;
@@ -120,13 +120,13 @@ fn build(root: &Path, bugs: &[Bug]) -> anyhow::Result<Programs> {
     })
 }
 
-/// Runs a bug's tests, whose duration without it is `usual`, until one fails. Some bugs show only in a rare
+/// Runs a bug's tests, whose durations without it are `usual`, until one fails. Some bugs show only in a rare
 /// order of threads.
 fn try_often(
     programs: &Programs,
     tests: Tests<'_>,
     bug: &str,
-    usual: Duration,
+    usual: Usual,
 ) -> anyhow::Result<Outcome> {
     let mut outcome = programs.try_bug(tests, bug, usual)?;
     for _ in 1..if tests.words.is_empty() { 1 } else { TRIES } {

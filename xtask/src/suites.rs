@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::fmt;
-use std::io::{BufRead, BufReader};
+use std::fs;
+use std::io::{self, BufRead, BufReader};
 use std::iter;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ use crate::cargo;
 const TIME_MAX: Duration = Duration::from_secs(600);
 /// The time limit of a suite after a change.
 const CHECK_TIME_MAX: Duration = Duration::from_secs(120);
-/// The time limit of tests with a bug is this, and
+/// The time limit of tests with a bug, and of a wait in them, is this, and
 const HANG_MIN: Duration = Duration::from_secs(4);
 /// this many times the duration without it.
 const HANG_FACTOR: u32 = 5;
@@ -181,11 +182,22 @@ pub(crate) fn in_parallel<T: Sync, R: Send>(items: &[T], f: impl Fn(&T) -> R + S
     all.into_iter().map(|(_, result)| result).collect()
 }
 
+/// The durations of tests without a bug.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Usual {
+    /// Of all of them.
+    whole: Duration,
+    /// Of the longest wait that the tests' patience limits, if the program notes these waits.
+    wait: Option<Duration>,
+}
+
 /// Builds and runs tests.
 #[derive(Debug)]
 pub(crate) struct Programs {
     /// The tree they are built from.
     root: PathBuf,
+    /// The folder of the builds.
+    target: PathBuf,
     /// By package and name. Two packages may have programs of the same name.
     paths: BTreeMap<(String, String), PathBuf>,
 }
@@ -230,10 +242,10 @@ impl Programs {
         }
         let messages = cargo::build(&mut command).context("the tests")?;
         let paths = messages.lines().filter_map(program).collect();
-        Ok(Self { root: root.to_owned(), paths })
+        Ok(Self { root: root.to_owned(), target: target.to_owned(), paths })
     }
 
-    /// Returns the duration of these tests without a bug. They are as patient as usual: a busy machine must
+    /// Returns the durations of these tests without a bug. They are as patient as usual: a busy machine must
     /// not make them fail. Prints a program's output if some fail.
     ///
     /// # Errors
@@ -241,13 +253,21 @@ impl Programs {
     pub(crate) fn time_without_bugs<'t>(
         &self,
         all: BTreeSet<Tests<'t>>,
-    ) -> anyhow::Result<BTreeMap<Tests<'t>, Duration>> {
-        let all: Vec<_> = all.into_iter().collect();
-        let times = in_parallel(&all, |&tests| {
+    ) -> anyhow::Result<BTreeMap<Tests<'t>, Usual>> {
+        let all: Vec<_> = all.into_iter().enumerate().collect();
+        let times = in_parallel(&all, |&(number, tests)| {
+            let waits = self.target.join(format!("waits-{number}"));
+            remove(&waits)?;
+            let mut command = self.command(tests)?;
+            command.env("SAKIA_TEST_WAITS", &waits);
             let begin = Instant::now();
-            match run(self.command(tests)?, OnFailure::Show, TIME_MAX)? {
+            match run(command, OnFailure::Show, TIME_MAX)? {
                 Outcome::Passed(0) => bail!("there are no tests {tests}"),
-                Outcome::Passed(_) => Ok((tests, begin.elapsed())),
+                Outcome::Passed(_) => {
+                    let (whole, wait) = (begin.elapsed(), longest(&waits)?);
+                    remove(&waits)?;
+                    Ok((tests, Usual { whole, wait }))
+                }
                 Outcome::Caught(what) => {
                     bail!("the tests {tests} fail with no bug switched on: {what}")
                 }
@@ -256,19 +276,19 @@ impl Programs {
         times.into_iter().collect()
     }
 
-    /// Runs tests with a bug switched on, until one fails; their duration without it is `usual`.
+    /// Runs tests with a bug switched on, until one fails; their durations without it are `usual`.
     pub(crate) fn try_bug(
         &self,
         tests: Tests<'_>,
         bug: &str,
-        usual: Duration,
+        usual: Usual,
     ) -> anyhow::Result<Outcome> {
         let mut command = self.command(tests)?;
         command
             .env("SAKIA_MUTANT", bug)
             .env("SAKIA_TEST_PATIENCE_S", patience_s(usual).to_string());
         command.stderr(Stdio::null());
-        run(command, OnFailure::End, HANG_MIN + HANG_FACTOR * usual)
+        run(command, OnFailure::End, hang(usual.whole))
     }
 
     /// Runs all tests of a suite with no bug switched on. Prints the program's output if some fail.
@@ -286,7 +306,8 @@ impl Programs {
             .current_dir(self.root.join("crates").join(package))
             .env("RUST_BACKTRACE", "0")
             .env_remove("SAKIA_MUTANT")
-            .env_remove("SAKIA_DRIVER");
+            .env_remove("SAKIA_DRIVER")
+            .env_remove("SAKIA_TEST_WAITS");
         if let Some(backend) = backend {
             command.env("SAKIA_DRIVER", backend);
         }
@@ -351,10 +372,39 @@ fn run(mut command: Command, on_failure: OnFailure, time_max: Duration) -> anyho
     Ok(outcome)
 }
 
-/// Returns the patience of tests with a bug switched on, whose duration without it is `usual`: the event may
-/// be the end of a process that runs for as long.
-fn patience_s(usual: Duration) -> u64 {
-    PATIENCE_S.max(usual.as_secs() + 1)
+/// Returns the time after which something hangs that takes `usual` without a bug.
+fn hang(usual: Duration) -> Duration {
+    HANG_MIN + HANG_FACTOR * usual
+}
+
+/// Returns the patience of tests with a bug switched on, whose durations without it are `usual`. The event
+/// may be the end of a process that runs for as long as all tests do, unless each wait was measured.
+fn patience_s(usual: Usual) -> u64 {
+    let limit = usual.wait.map_or(usual.whole, hang);
+    PATIENCE_S.max(limit.as_secs() + 1)
+}
+
+/// Returns the longest wait that a program has noted in this file, in milliseconds on lines of their own;
+/// `None` if it has noted none.
+fn longest(path: &Path) -> anyhow::Result<Option<Duration>> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error).with_context(|| path.display().to_string()),
+    };
+    let waits: Vec<u64> =
+        text.lines().map(str::parse).collect::<Result<_, _>>().context("noted waits")?;
+    Ok(waits.into_iter().max().map(Duration::from_millis))
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> anyhow::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns the failed test in a line, if any.
@@ -420,8 +470,23 @@ mod tests {
 
     #[test]
     fn a_wait_may_be_as_long_as_the_tests_without_a_bug() {
-        let patience = |ms| patience_s(Duration::from_millis(ms));
+        let patience = |ms| patience_s(Usual { whole: Duration::from_millis(ms), wait: None });
         assert_eq!([0, 900, 4_999, 5_000, 39_600].map(patience), [5, 5, 5, 6, 40]);
+    }
+
+    #[test]
+    fn a_wait_that_was_measured_has_a_limit_of_its_own() {
+        let patience = |ms| {
+            let wait = Some(Duration::from_millis(ms));
+            patience_s(Usual { whole: Duration::from_secs(100), wait })
+        };
+        assert_eq!([0, 199, 200, 1_000, 30_000].map(patience), [5, 5, 6, 10, 155]);
+        let path = env::temp_dir().join(format!("sakia-xtask-waits-{}", std::process::id()));
+        assert_eq!(longest(&path).unwrap(), None);
+        fs::write(&path, "3\n1700\n20\n").unwrap();
+        assert_eq!(longest(&path).unwrap(), Some(Duration::from_millis(1_700)));
+        remove(&path).unwrap();
+        remove(&path).unwrap();
     }
 
     #[test]

@@ -27,8 +27,9 @@
 //!
 //! [`hostile`] is a host for rings that lies about everything; [`mount_facts`] probes which operations a file
 //! system grants without blocking; [`loopback`] waits for packets under way; [`settings`] are the numbers
-//! that the environment gives to a test run; [`random`] makes random programs, and [`shrink`] makes those
-//! that fail smaller; [`rounds`] is a model of logs with group commit.
+//! that the environment gives to a test run, and [`waits`] are limited by one of them; [`random`] makes
+//! random programs, and [`shrink`] makes those that fail smaller; [`rounds`] is a model of logs with group
+//! commit.
 //!
 //! Directories on file systems that behave badly, and other parts that experiments share, are in
 //! [`sakia_bench_support`] and re-exported here.
@@ -46,6 +47,7 @@ pub mod random;
 pub mod rounds;
 pub mod settings;
 pub mod shrink;
+pub mod waits;
 
 pub use sakia_bench_support::{available, blocked, fuse, place, skip, small_fs, throttled};
 

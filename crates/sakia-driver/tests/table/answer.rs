@@ -7,11 +7,11 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use sakia_driver::{Driver, Wait};
-use sakia_testkit::settings::patience;
+use sakia_testkit::waits::LimitedWait;
 
 /// A result in words, or an errno.
 pub type Told = Result<String, Errno>;
@@ -86,7 +86,8 @@ fn are_others_asleep() -> bool {
 }
 
 /// Takes turns until the future is ready; or, if the plain call waits (`may_wait`), until nothing more can
-/// happen without new input. Then the future is dropped, and has to leave nothing in flight.
+/// happen without new input, and otherwise only after a long [wait](LimitedWait). Then the future is dropped,
+/// and has to leave nothing in flight.
 pub fn ask(
     driver: &Driver,
     mut future: Pin<Box<dyn Future<Output = io::Result<String>>>>,
@@ -95,7 +96,7 @@ pub fn ask(
     const TURN: Duration = Duration::from_micros(200);
     const QUIET_TURNS: u32 = 3;
     let mut context = Context::from_waker(Waker::noop());
-    let (begin, mut quiet) = (Instant::now(), 0);
+    let (wait, mut quiet) = (LimitedWait::begin(), 0);
     loop {
         if let Poll::Ready(result) = future.as_mut().poll(&mut context) {
             return Answer::Told(result.map_err(|error| {
@@ -104,15 +105,15 @@ pub fn ask(
         }
         let finished = driver.turn(Wait::For(TURN)).expect("a turn");
         quiet = if finished == 0 && are_others_asleep() { quiet + 1 } else { 0 };
-        if quiet >= QUIET_TURNS && (may_wait || begin.elapsed() > patience()) {
+        if quiet >= QUIET_TURNS && (may_wait || wait.is_over()) {
             break;
         }
     }
-    drop(future);
-    let begin = Instant::now();
+    drop((future, wait));
+    let wait = LimitedWait::begin();
     while driver.live_operations() > 0 {
         driver.turn(Wait::For(TURN)).expect("a turn");
-        assert!(begin.elapsed() < patience(), "left in flight: {:?}", driver.operations());
+        assert!(!wait.is_over(), "left in flight: {:?}", driver.operations());
     }
     Answer::Waits
 }
