@@ -200,8 +200,8 @@ impl FileCalls {
     /// As [`write`](Self::write); where that cannot write, since the file system has no writes that refuse to
     /// wait, or the file was opened to append, writes up to 64 KiB by a call that may wait. `None` then for
     /// more bytes; unless the file is a regular one on a file system that the kernel serves alone, or an
-    /// overlay; if each write waits (`O_DIRECT`, `O_SYNC`); with a limit on the size of files; and for a while
-    /// after such writes have waited.
+    /// overlay; if each write waits (`O_DIRECT`, `O_SYNC`); with a limit on the size of files; and for a
+    /// while after such writes have waited.
     ///
     /// So it may wait for as long as the kernel blocks a writer, at most twice on each thread before the next
     /// writes return `None`: for a tenth of a second, and longer if they wait again.

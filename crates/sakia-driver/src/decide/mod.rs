@@ -85,12 +85,12 @@ impl Rule {
     }
 }
 
-/// Returns whether a durable write is made in two steps, a plain write and a sync of its range. `makes_calls`:
-/// the backend makes calls on threads. `is_file`: the descriptor is one whose writes end by themselves.
+/// Returns whether a durable write is made in two steps, a plain write and a sync of its range.
+/// `makes_calls`: the backend makes calls on threads. `is_file`: writes to the descriptor end by themselves.
 ///
-/// A ring's kernel performs the writes of a file that it gives to its workers one after the other, and so each
-/// durable one waits for its own commit of the file system; several syncs at once share one. Threads make
-/// several durable writes of a file at once, by one call each.
+/// A ring's kernel performs the writes of a file that it gives to its workers one after the other, and so
+/// each durable one waits for its own commit of the file system; several syncs at once share one. Threads
+/// make several durable writes of a file at once, by one call each.
 pub(crate) fn splits_durable_writes(makes_calls: bool, is_file: bool) -> bool {
     !makes_calls && is_file
 }

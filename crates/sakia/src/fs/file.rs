@@ -98,7 +98,7 @@ impl File {
     pub(super) fn new(fd: Fd, driver: Handle, flags: OFlags) -> Self {
         let direct = flags.contains(OFlags::DIRECT).then(Box::default);
         let appends = flags.contains(OFlags::APPEND);
-        // Where `O_DSYNC` has no name of its own it is a part of this flag.
+        // On some backends of `rustix` this name stands for `O_SYNC`, which includes `O_DSYNC`.
         let syncs_writes = flags.intersects(OFlags::DSYNC);
         Self { fd, driver, position: Position::default(), appends, syncs_writes, direct }
     }
@@ -721,7 +721,8 @@ impl File {
     ///
     /// # Kernel
     /// With a ring a write, and a sync of its bytes; else, and for direct I/O, 4.7 (`RWF_DSYNC`), and on file
-    /// systems without support for it a write and `fdatasync(2)`. If the file was opened with `O_DSYNC`, a write.
+    /// systems without support for it a write and `fdatasync(2)`. If the file was opened with `O_DSYNC`, a
+    /// write.
     #[doc(alias = "RWF_DSYNC")]
     pub async fn write_durable_at<T: IoBuf>(&self, buf: T, offset: u64) -> BufResult<(), T> {
         buf_try!(self.check_write(offset), buf);
