@@ -593,7 +593,8 @@ impl Fd {
         Rc::strong_count(&self.inner) == 1
     }
 
-    /// Puts another lender in the place of this one, if it keeps the descriptor: both name the same open file.
+    /// Puts another lender in the place of this one, if it keeps the descriptor: both name the same open
+    /// file.
     pub(crate) fn replace_lender(&self, old: &Lender, new: Lender) {
         let mut lender = self.inner.lender.borrow_mut();
         if let Some(lender) = lender.as_mut().filter(|lender| Arc::ptr_eq(lender, old)) {

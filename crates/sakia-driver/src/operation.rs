@@ -293,6 +293,9 @@ impl Block {
     }
 }
 
+/// Takes an operation out of its cell, and writes the answer of its completion to a place for one.
+pub(crate) type AnswerFn = unsafe fn(NonNull<Cell>, Completion, NonNull<()>);
+
 /// The functions by which the driver handles an operation whose type it does not know.
 ///
 /// Each function takes the slot's cell, which must hold a live operation of the table's type.
@@ -329,7 +332,7 @@ pub(crate) struct Vtable {
     pub(crate) is_cancelable: bool,
     /// Writes [`Operation::complete`] as the answer to a request to a place for one, in the tables of
     /// requests; the cell holds nothing afterwards, even if that panics.
-    pub(crate) answer: Option<unsafe fn(NonNull<Cell>, Completion, NonNull<()>)>,
+    pub(crate) answer: Option<AnswerFn>,
 }
 
 /// The table for one type of operation, and where its values lie.

@@ -155,8 +155,8 @@ fn a_loop_that_ends_gives_its_files_up() {
     });
 }
 
-/// A number is looked at anew by each request: registered places and facts of the file that had it before do not
-/// hold.
+/// A number is looked at anew by each request: registered places and facts of the file that had it before do
+/// not hold.
 #[test]
 fn a_number_may_be_another_file_once_its_outcomes_were_taken() {
     on_both(|ring| {
@@ -233,8 +233,8 @@ fn handles_whose_numbers_repeat_are_different_files() {
     });
 }
 
-/// A request by the number comes first, and its descriptor must become that of the handle: otherwise the handle's
-/// end closes it at once, and the next file with this number would be taken for it.
+/// A request by the number comes first, and its descriptor must become that of the handle: otherwise the
+/// handle's end closes it at once, and the next file with this number would be taken for it.
 #[test]
 fn a_handle_keeps_a_descriptor_open_that_its_number_came_with() {
     on_both(|ring| {

@@ -1,5 +1,5 @@
-//! Random programs of requests, against a model of their files: each token is answered once, reads see what was
-//! written, canceled or not, and all memory comes back.
+//! Random programs of requests, against a model of their files: each token is answered once, reads see what
+//! was written, canceled or not, and all memory comes back.
 
 use std::collections::HashMap;
 use std::ops::Range;
