@@ -25,6 +25,7 @@ use crate::counters::Counters;
 use crate::decide::{Bypass, Rules, limits};
 use crate::driver::{DRAIN_LIMIT, Driver};
 use crate::key::Key;
+use crate::ops::ControlMessages;
 use crate::request::{
     Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Started,
     begun, start, under_way,
@@ -83,6 +84,37 @@ pub struct Loop {
 /// See [`Loop::cancel`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ticket(Option<Key>);
+
+impl Ticket {
+    /// Returns the ticket as a number, for other languages. That of one that names nothing is 0.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Loop, Request, Ticket};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let ticket = ring.submit(Request::Nop, 1)?;
+    /// assert_eq!(Ticket::from_bits(ticket.to_bits()), ticket);
+    /// // Any number is a ticket, at worst one that names nothing.
+    /// ring.cancel(Ticket::from_bits(u64::MAX));
+    /// ring.cancel(Ticket::from_bits(0));
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[inline]
+    pub fn to_bits(self) -> u64 {
+        // The lowest bits of a key are zero: one of them tells a key from none.
+        self.0.map_or(0, |key| key.user_data() | 1)
+    }
+
+    /// Returns the ticket with this number.
+    ///
+    /// # Examples
+    /// See [`to_bits`](Ticket::to_bits).
+    #[inline]
+    pub fn from_bits(bits: u64) -> Self {
+        Self((bits != 0).then(|| Key::from_user_data(bits)))
+    }
+}
 
 /// A request that was not submitted, since the most that a loop may have are under way.
 ///
@@ -446,6 +478,59 @@ impl Loop {
         if let Some(key) = ticket.0 {
             self.driver.cancel_request(key);
         }
+    }
+
+    /// Adds the descriptor of a file to control messages that a [`Request::SendMessage`] of this loop sends.
+    ///
+    /// # Errors
+    /// `EBADF`: the file was closed.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixDatagram;
+    ///
+    /// use sakia_driver::{
+    ///     ControlMessages, FileHandle, Loop, Request, SocketAddress, Value, Wait,
+    /// };
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let mut answer = |ring: &mut Loop| loop {
+    ///     match ring.take() {
+    ///         Some(outcome) => break std::io::Result::Ok(outcome),
+    ///         None => ring.wait(Wait::Forever)?,
+    ///     };
+    /// };
+    /// let (a, b) = UnixDatagram::pair()?;
+    /// let (a, b) = (FileHandle::new(OwnedFd::from(a)), FileHandle::new(OwnedFd::from(b)));
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
+    /// let control = ring.add_descriptor(ControlMessages::new(), &file)?;
+    /// ring.submit(
+    ///     Request::SendMessage {
+    ///         socket: a.into(),
+    ///         buffer: vec![1].into(),
+    ///         address: Box::new(SocketAddress::UNNAMED),
+    ///         control: Box::new(control),
+    ///         flags: 0,
+    ///     },
+    ///     1,
+    /// )?;
+    /// assert_eq!(answer(&mut ring)?.result?, 1);
+    /// let buffer = vec![0].into();
+    /// let receive = Request::ReceiveMessage { socket: b.into(), buffer, control_bytes: 64, flags: 0 };
+    /// ring.submit(receive, 2)?;
+    /// let Value::Message(message, _) = answer(&mut ring)?.value else { panic!("a message") };
+    /// assert_eq!(message.1.descriptors.len(), 1);
+    /// # drop(message);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn add_descriptor(
+        &mut self,
+        control: ControlMessages,
+        file: &FileHandle,
+    ) -> io::Result<ControlMessages> {
+        let fd = self.files.of(&self.driver).find_file(file)?;
+        Ok(control.descriptor(&fd))
     }
 
     /// Returns the means to end a [`wait`](Loop::wait) from anywhere.

@@ -1,0 +1,91 @@
+//! Outcomes as results of C.
+
+use std::ptr;
+
+use sakia_driver::{Buffer, FileHandle, Outcome, SocketAddress, StatfsResult, StatxResult, Value};
+
+use crate::file::sakia_file;
+use crate::guard::errno_of;
+use crate::interface::{SAKIA_MORE, sakia_result};
+use crate::message;
+use crate::pending::{IN_TABLE, Pending, Place};
+
+/// Returns an outcome as the program gets it, and writes what its request asked for.
+///
+/// # Safety
+///
+/// - The outcome is of the loop whose table this is.
+#[inline(always)]
+pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_result {
+    let value = match &outcome.result {
+        Ok(number) => *number as i64,
+        Err(error) => -i64::from(errno_of(error).raw_os_error()),
+    };
+    match outcome.value {
+        Value::None | Value::Buffer(Buffer::Foreign(_)) if outcome.token & IN_TABLE == 0 => {
+            sakia_result { token: outcome.token, value, file: ptr::null_mut(), flags: 0, reserved: 0 }
+        }
+        // SAFETY: the caller's promise.
+        _ => unsafe { rest(pending, outcome, value) },
+    }
+}
+
+/// # Safety
+///
+/// - As for [`answer`].
+#[cold]
+#[inline(never)]
+unsafe fn rest(pending: &mut Pending, outcome: Outcome, mut value: i64) -> sakia_result {
+    let Outcome { mut token, more, value: brought, .. } = outcome;
+    let mut place = None;
+    if token & IN_TABLE != 0
+        && let Some(waiting) = pending.take(token)
+    {
+        token = waiting.token;
+        place = Some(waiting.place);
+    }
+    let mut made: Option<FileHandle> = None;
+    // SAFETY: the place is the program's memory, which is the library's until now: the header's contract.
+    unsafe {
+        match (brought, place) {
+            (Value::File(file), _) => made = Some(file),
+            (Value::Connection(connection), place) => {
+                let (file, peer) = *connection;
+                value = address(&peer, place);
+                made = Some(file);
+            }
+            (Value::Stat(stat), Some(Place::Bytes(to, _))) => {
+                to.cast::<StatxResult>().write_unaligned(*stat);
+            }
+            (Value::StatFs(facts), Some(Place::Bytes(to, _))) => {
+                to.cast::<StatfsResult>().write_unaligned(*facts);
+            }
+            (Value::Buffer(Buffer::Vec(bytes)), Some(Place::Bytes(to, len))) if value >= 0 => {
+                let count = bytes.len().min(len).min(value as usize);
+                to.copy_from_nonoverlapping(bytes.as_ptr(), count);
+            }
+            (Value::Message(message, _), Some(Place::Message(to))) => {
+                let (received, control) = *message;
+                message::fill(to, &received, control);
+            }
+            _ => {}
+        }
+    }
+    let file = made.map_or(ptr::null_mut(), sakia_file::given);
+    let flags = if more { SAKIA_MORE } else { 0 };
+    sakia_result { token, value, file, flags, reserved: 0 }
+}
+
+/// Writes the address of a peer, as far as it fits, and returns its length.
+///
+/// # Safety
+///
+/// - The place is valid for writes.
+unsafe fn address(peer: &SocketAddress, place: Option<Place>) -> i64 {
+    let bytes = peer.as_bytes();
+    if let Some(Place::Bytes(to, len)) = place {
+        // SAFETY: the caller's promise.
+        unsafe { to.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len().min(len)) };
+    }
+    bytes.len() as i64
+}

@@ -1,0 +1,242 @@
+//! Handles of files, which any thread may use.
+
+use std::mem::ManuallyDrop;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::slice;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+use sakia_driver::{FileHandle, Target};
+
+use crate::guard::{Failure, guarded, guarded_int};
+use crate::interface::SAKIA_CURRENT_POSITION;
+
+/// A file, a socket or a pipe: a counted handle for any thread and any number of loops. It is closed when the
+/// last reference is given back and no request uses it, or by `SAKIA_OP_CLOSE`.
+pub struct sakia_file {
+    pub(crate) handle: FileHandle,
+}
+
+impl sakia_file {
+    /// Returns a reference for the program.
+    pub(crate) fn given(handle: FileHandle) -> *mut Self {
+        Arc::into_raw(Arc::new(Self { handle })).cast_mut()
+    }
+
+    /// Returns the file of an address that the program gave; `None` for null.
+    ///
+    /// # Safety
+    ///
+    /// - The address is null, or that of a file of which the program has a reference during the call.
+    #[inline(always)]
+    pub(crate) unsafe fn at<'a>(file: *const Self) -> Option<&'a FileHandle> {
+        // SAFETY: the caller's promise. The program's reference keeps it alive, and only shared references to
+        // it are made.
+        unsafe { file.as_ref() }.map(|file| &file.handle)
+    }
+}
+
+/// Returns the file with this number, for the duration of a call.
+///
+/// # Errors
+/// `EBADF`: it is not open.
+fn open_fd(fd: i32) -> Result<ManuallyDrop<OwnedFd>, Failure> {
+    let bad = || Failure::new(Errno::BADF, format_args!("the number {fd} is not open"));
+    if fd < 0 {
+        return Err(bad());
+    }
+    // SAFETY: the number is not negative, and nothing but a question is asked of it. If it is not open, the
+    // kernel says so.
+    rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).map_err(|_| bad())?;
+    // SAFETY: it is open, and stays so during the call: the program's promise. It is not closed here.
+    Ok(ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(fd) }))
+}
+
+/// Makes a handle of its own for a number of the program's.
+pub(crate) fn duplicate(fd: i32) -> Result<FileHandle, Failure> {
+    use std::os::fd::AsFd;
+
+    let open = open_fd(fd)?;
+    FileHandle::duplicate(open.as_fd()).map_err(|error| Failure::of("no duplicate", &error))
+}
+
+/// Stores a new handle in the program's memory.
+///
+/// # Safety
+///
+/// - `place` is null, or valid for a write.
+unsafe fn store(
+    place: *mut *mut sakia_file,
+    make: impl FnOnce() -> Result<FileHandle, Failure>,
+) -> Result<i64, Failure> {
+    if place.is_null() {
+        return Err(Failure::null("the place of the handle"));
+    }
+    // SAFETY: not null, so valid.
+    unsafe { place.write(std::ptr::null_mut()) };
+    let file = make()?;
+    // SAFETY: as above.
+    unsafe { place.write(sakia_file::given(file)) };
+    Ok(0)
+}
+
+/// Makes the descriptor `fd` the library's, and stores a handle of it in `*file`. The library closes it; the
+/// program does not use the number any more, except to look at it as `sakia_file_number` allows.
+///
+/// Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null; then the descriptor is still the
+/// program's. Can break: a number that other code closes, too.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_adopt(fd: i32, file: *mut *mut sakia_file) -> i32 {
+    guarded_int(|| {
+        let adopt = || {
+            let open = open_fd(fd)?;
+            Ok(FileHandle::new(ManuallyDrop::into_inner(open)))
+        };
+        // SAFETY: the header's contract for places of handles. The descriptor is the library's from now on.
+        unsafe { store(file, adopt) }
+    })
+}
+
+/// Makes a descriptor of the library's own for the open file `fd`, and stores a handle of it in `*file`. `fd`
+/// stays the program's.
+///
+/// Any thread. Errors: `-EBADF` it is not open, `-EMFILE` no descriptor is left, `-EFAULT` `file` is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_duplicate(fd: i32, file: *mut *mut sakia_file) -> i32 {
+    // SAFETY: the header's contract for places of handles.
+    guarded_int(|| unsafe { store(file, || duplicate(fd)) })
+}
+
+/// Adds a reference, and returns `file`; null for null.
+///
+/// Any thread. Never fails. Can break: a file without a reference left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_ref(file: *mut sakia_file) -> *mut sakia_file {
+    if !file.is_null() {
+        // SAFETY: it came from `Arc::into_raw`, and the program has a reference.
+        unsafe { Arc::increment_strong_count(file) };
+    }
+    file
+}
+
+/// Gives a reference back; nothing for null. Requests under way keep the file open; it is closed after the
+/// last of them. If a loop has used it, that loop closes it, in its next wait.
+///
+/// Any thread. Never fails. Can break: a reference that is given back twice.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_unref(file: *mut sakia_file) {
+    guarded(|| {
+        if !file.is_null() {
+            // SAFETY: it came from `Arc::into_raw`, and the program gives its reference up.
+            drop(unsafe { Arc::from_raw(file) });
+        }
+        Ok(0)
+    });
+}
+
+/// Returns the number of the file's descriptor, for calls that the library does not offer. It is open as long
+/// as the program has a reference and does not close the file; the program must not close the number.
+///
+/// Any thread. Errors: `-EFAULT` `file` is null.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_number(file: *const sakia_file) -> i32 {
+    guarded_int(|| {
+        // SAFETY: the header's contract for files.
+        let file = unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))?;
+        Ok(file.raw().into())
+    })
+}
+
+/// Returns the file that a request names, by a handle or by a number. `None`: neither.
+///
+/// # Safety
+///
+/// - As for [`sakia_file::at`].
+/// - A number is open, and the same file, until the request's last result was taken.
+pub(crate) unsafe fn target(file: *const sakia_file, number: Option<i32>) -> Option<Target> {
+    match number {
+        // SAFETY: the caller's promise.
+        Some(raw) => Some(unsafe { Target::number(raw) }),
+        // SAFETY: the caller's promise.
+        None => unsafe { sakia_file::at(file) }.map(Target::from),
+    }
+}
+
+/// Checks memory of the program's.
+pub(crate) fn check_memory(buf: *const u8, len: usize) -> Result<(), Failure> {
+    if len > isize::MAX as usize {
+        return Err(Failure::invalid(format_args!("{len} bytes are more than memory can have")));
+    }
+    if buf.is_null() && len > 0 {
+        return Err(Failure::new(Errno::FAULT, format_args!("{len} bytes at null")));
+    }
+    Ok(())
+}
+
+/// Returns the result of a call that was tried, and the offset as it takes it.
+fn tried(result: Option<std::io::Result<usize>>) -> Result<i64, Failure> {
+    match result {
+        None => Ok(-i64::from(Errno::AGAIN.raw_os_error())),
+        Some(Ok(count)) => Ok(count as i64),
+        Some(Err(error)) if errno_of_is_again(&error) => Ok(-i64::from(Errno::AGAIN.raw_os_error())),
+        Some(Err(error)) => Err(Failure::of("the call", &error)),
+    }
+}
+
+fn errno_of_is_again(error: &std::io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::AGAIN)
+}
+
+fn position(offset: u64) -> Option<u64> {
+    (offset != SAKIA_CURRENT_POSITION).then_some(offset)
+}
+
+/// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait. Returns
+/// the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit a request.
+///
+/// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room, others
+/// as `pread(2)`. Keeps no memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_try_read(
+    file: *const sakia_file,
+    buf: *mut u8,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    guarded(|| {
+        check_memory(buf, len)?;
+        // SAFETY: the header's contract for files.
+        let file = unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))?;
+        if len == 0 {
+            return Err(Failure::invalid("no room to read into"));
+        }
+        // SAFETY: not null, and the program lends so many bytes for the call. They are bytes, whatever they
+        // are in its language: the library is not compiled together with it.
+        let buf = unsafe { slice::from_raw_parts_mut(buf, len) };
+        tried(file.try_read(buf, position(offset)))
+    })
+}
+
+/// Writes up to 256 KiB, as `sakia_try_read` reads.
+///
+/// Any thread. Errors: as `pwrite(2)`. Keeps no memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_try_write(
+    file: *const sakia_file,
+    buf: *const u8,
+    len: usize,
+    offset: u64,
+) -> i64 {
+    guarded(|| {
+        check_memory(buf, len)?;
+        // SAFETY: the header's contract for files.
+        let file = unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))?;
+        let bytes: &[u8] = if len == 0 {
+            &[]
+        } else {
+            // SAFETY: not null, and the program lends so many bytes for the call.
+            unsafe { slice::from_raw_parts(buf, len) }
+        };
+        tried(file.try_write(bytes, position(offset)))
+    })
+}

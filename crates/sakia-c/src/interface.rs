@@ -1,0 +1,199 @@
+//! The structures and numbers that cross the boundary.
+
+use std::ffi::{c_char, c_void};
+
+use crate::file::sakia_file;
+
+/// The version of this header: 65536 * major + 256 * minor + patch.
+pub const SAKIA_VERSION: u32 = 0x000100;
+
+/// As `offset` of a request: the file's own position.
+pub const SAKIA_CURRENT_POSITION: u64 = u64::MAX;
+
+/// In `options` of a request: its file is the number `fd`, not `file`. Nothing is remembered for a number; it
+/// must be open, and the same file, until the result was taken.
+pub const SAKIA_BY_FD: u32 = 1;
+/// The same for the second file of a request: it is `fd2`, not `file2`.
+pub const SAKIA_BY_FD2: u32 = 2;
+
+/// In `flags` of a result: more results of the same request will follow.
+pub const SAKIA_MORE: u32 = 1;
+
+/// In `flags` of `sakia_loop_options`: an error where there is no ring. By default a loop runs on epoll and
+/// threads there.
+pub const SAKIA_LOOP_RING_ONLY: u32 = 1;
+/// In `flags` of `sakia_loop_options`: epoll and threads, even where there is a ring.
+pub const SAKIA_LOOP_NO_RING: u32 = 2;
+/// In `flags` of `sakia_loop_options`: no request is done by a plain system call within the submission.
+pub const SAKIA_LOOP_NO_PLAIN_CALLS: u32 = 4;
+
+/// Nothing, by way of the queue.
+pub const SAKIA_OP_NOP: u32 = 0;
+/// Reads up to `len` bytes of `file` into `buf`, at `offset`. Value: the bytes.
+pub const SAKIA_OP_READ: u32 = 1;
+/// Writes `len` bytes of `buf` to `file`, at `offset`. Value: the bytes.
+pub const SAKIA_OP_WRITE: u32 = 2;
+/// Reads into several buffers: `buf` is a `const struct iovec *`, `len` their number, at most 1024; `flags`
+/// are `RWF_*`. The array is copied. Value: the bytes.
+pub const SAKIA_OP_READV: u32 = 3;
+/// Writes from several buffers, as `SAKIA_OP_READV`.
+pub const SAKIA_OP_WRITEV: u32 = 4;
+/// Opens `path` below `file`, closed on exec: `flags` are `O_*`, `arg[0]` the mode, `offset2` the
+/// `RESOLVE_*` of `openat2(2)`. The result has the file.
+pub const SAKIA_OP_OPEN: u32 = 5;
+/// Cancels what is under way on `file`, on all loops, waits for that, and closes it. The handle stays, to be
+/// given back by `sakia_file_unref`; its requests end with `-EBADF`.
+pub const SAKIA_OP_CLOSE: u32 = 6;
+/// Makes the contents of `file` durable; with 1 in `flags` not all of its metadata.
+pub const SAKIA_OP_SYNC: u32 = 7;
+/// Writes a `struct statx` to `buf`, of `len` bytes (256): of `path` below `file`, or of `file` itself if
+/// `path` is null. `flags` are `AT_*`.
+pub const SAKIA_OP_STAT: u32 = 8;
+/// Writes a `struct statfs` of `file` to `buf`, of `len` bytes (120).
+pub const SAKIA_OP_STATFS: u32 = 9;
+/// Sets the length of `file` to `offset`.
+pub const SAKIA_OP_TRUNCATE: u32 = 10;
+/// Allocates or frees `offset2` bytes of `file` at `offset`; `flags` is the mode of `fallocate(2)`.
+pub const SAKIA_OP_ALLOCATE: u32 = 11;
+/// Advises the kernel of the use of `offset2` bytes of `file` at `offset`; `flags` is one `POSIX_FADV_*`.
+pub const SAKIA_OP_ADVISE: u32 = 12;
+/// Makes the directory `path` below `file`, with the mode `arg[0]`.
+pub const SAKIA_OP_MKDIR: u32 = 13;
+/// Removes `path` below `file`; a directory with `AT_REMOVEDIR` in `flags`.
+pub const SAKIA_OP_UNLINK: u32 = 14;
+/// Renames `path` below `file` to `path2` below `file2`; `flags` are `RENAME_*`.
+pub const SAKIA_OP_RENAME: u32 = 15;
+/// Gives `path` below `file` another name, `path2` below `file2`; `flags` are `AT_*`.
+pub const SAKIA_OP_LINK: u32 = 16;
+/// Makes the symbolic link `path` below `file`, which leads to `path2`.
+pub const SAKIA_OP_SYMLINK: u32 = 17;
+/// Writes the target of the symbolic link `path` below `file` to `buf`, at most `len` bytes, without a zero at
+/// the end. Value: the bytes.
+pub const SAKIA_OP_READLINK: u32 = 18;
+/// Writes entries of the directory `file` to `buf`, as `getdents64(2)`, at most `len` bytes. Value: the
+/// bytes; 0 at the end.
+pub const SAKIA_OP_READ_DIRECTORY: u32 = 19;
+/// Sets the mode of `path` below `file`, or of `file` itself if `path` is null, to `arg[0]`. `flags` are
+/// `AT_*`.
+pub const SAKIA_OP_CHMOD: u32 = 20;
+/// As `SAKIA_OP_CHMOD`, the owner to `arg[0]` and the group to `arg[1]`; `UINT32_MAX` leaves one as it is.
+pub const SAKIA_OP_CHOWN: u32 = 21;
+/// As `SAKIA_OP_CHMOD`, the times: `buf` is a `const struct timespec[2]` as for `utimensat(2)`, which is
+/// copied; null for now.
+pub const SAKIA_OP_SET_TIMES: u32 = 22;
+/// Copies `len` bytes of `file` at `offset` to `file2` at `offset2`, within the kernel. Value: the bytes.
+pub const SAKIA_OP_COPY_RANGE: u32 = 23;
+/// Waits until one of the events `flags` of `file` is ready: `POLLIN` and so on. Value: the ready ones.
+pub const SAKIA_OP_POLL: u32 = 24;
+/// Makes a socket, closed on exec, of the domain `arg[0]`, the type `arg[1]` and the protocol `arg[2]`. The
+/// result has the file.
+pub const SAKIA_OP_SOCKET: u32 = 25;
+/// Gives `file` the address `buf`, of `len` bytes: a `struct sockaddr_in`, `_in6` or `_un`, which is copied.
+pub const SAKIA_OP_BIND: u32 = 26;
+/// Makes `file` listen, with a backlog of `arg[0]`.
+pub const SAKIA_OP_LISTEN: u32 = 27;
+/// Connects `file` to the address `buf`, as for `SAKIA_OP_BIND`.
+pub const SAKIA_OP_CONNECT: u32 = 28;
+/// Accepts a connection of `file`. The result has it; its peer's address is written to `buf`, at most `len`
+/// bytes, unless that is null. Value: the bytes of the address.
+pub const SAKIA_OP_ACCEPT: u32 = 29;
+/// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each, with
+/// `SAKIA_MORE` if there will be more.
+pub const SAKIA_OP_ACCEPT_MANY: u32 = 30;
+/// Sends `len` bytes of `buf` on the connection `file`; `flags` are `MSG_*`. Value: the bytes.
+pub const SAKIA_OP_SEND: u32 = 31;
+/// Receives up to `len` bytes of the connection `file` into `buf`; `flags` are `MSG_*`. Value: the bytes; 0
+/// at the end.
+pub const SAKIA_OP_RECEIVE: u32 = 32;
+/// Sends a datagram: `buf` is a `const struct msghdr *` of one buffer, `len` its size (56), `flags` are
+/// `MSG_*`. The structure, the address and the control messages are copied, and descriptors in these are
+/// duplicated. Value: the bytes.
+pub const SAKIA_OP_SEND_MESSAGE: u32 = 33;
+/// Receives a datagram: `buf` is a `struct msghdr *` of one buffer, `len` its size (56), `flags` are `MSG_*`.
+/// The structure and its address and control memory are the library's, too, until the result was taken; then
+/// they are filled in. Received descriptors are the program's. Value: the bytes.
+pub const SAKIA_OP_RECEIVE_MESSAGE: u32 = 34;
+/// Shuts `file` down in the directions `arg[0]`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
+pub const SAKIA_OP_SHUTDOWN: u32 = 35;
+
+/// One operation. Set all of it to zero first, then the fields that the operation names; other fields must be
+/// zero. What its pointers lead to belongs to the library from the submission until the last result was taken:
+/// a program neither frees nor changes it, and does not read what is written by the request. Paths, and
+/// everything that is said to be copied, may go when the submission returns, and so may the request itself.
+#[repr(C)]
+pub struct sakia_request {
+    /// One of `SAKIA_OP_*`.
+    pub op: u32,
+    /// `SAKIA_BY_FD`, `SAKIA_BY_FD2`.
+    pub options: u32,
+    /// Comes back with the result. Less than 2^63.
+    pub token: u64,
+    /// The file, or the directory in which `path` begins; null for the working directory.
+    pub file: *mut sakia_file,
+    /// Memory.
+    pub buf: *mut c_void,
+    /// Its bytes, or a number of elements.
+    pub len: usize,
+    /// An offset in the file, or `SAKIA_CURRENT_POSITION`.
+    pub offset: u64,
+    /// Written by the submission: names the request for `sakia_loop_cancel`. 0 if it is done.
+    pub ticket: u64,
+    /// Flags of the operation, by its system call.
+    pub flags: u32,
+    /// The file's number, with `SAKIA_BY_FD`.
+    pub fd: i32,
+    /// The second file, or the directory in which `path2` begins.
+    pub file2: *mut sakia_file,
+    /// The second file's number, with `SAKIA_BY_FD2`.
+    pub fd2: i32,
+    /// Numbers.
+    pub arg: [u32; 3],
+    /// A path, which ends with a zero.
+    pub path: *const c_char,
+    /// A second path.
+    pub path2: *const c_char,
+    /// The offset in the second file, or another large number.
+    pub offset2: u64,
+}
+
+/// A result of a request.
+#[repr(C)]
+pub struct sakia_result {
+    /// The token of the request.
+    pub token: u64,
+    /// At least 0, or a negative error number.
+    pub value: i64,
+    /// A file that was opened, made or accepted: a reference of the program's, for `sakia_file_unref`. Null
+    /// otherwise.
+    pub file: *mut sakia_file,
+    /// `SAKIA_MORE`. Ignore unknown ones.
+    pub flags: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// How a loop is made. Begin with `SAKIA_LOOP_OPTIONS`.
+#[repr(C)]
+pub struct sakia_loop_options {
+    /// The size of this structure as the program was compiled.
+    pub size: usize,
+    /// The size of `sakia_request` as the program was compiled. With 64, requests end after `fd`, as far as
+    /// the library sees.
+    pub request_size: usize,
+    /// The size of `sakia_result` as the program was compiled.
+    pub result_size: usize,
+    /// The most requests that may be under way; 0 for 65,536.
+    pub under_way_max: u32,
+    /// `SAKIA_LOOP_*`.
+    pub flags: u32,
+}
+
+/// The bytes of a request that every program has: up to `fd`.
+pub(crate) const REQUEST_BYTES_MIN: usize = 64;
+
+const _: () = assert!(
+    size_of::<sakia_request>() == 112
+        && std::mem::offset_of!(sakia_request, file2) == REQUEST_BYTES_MIN
+        && size_of::<sakia_result>() == 32
+        && size_of::<sakia_loop_options>() == 32
+);

@@ -1,0 +1,80 @@
+//! What a request leaves to be done when its result is taken.
+
+use std::ffi::c_void;
+
+/// Marks the token that the driver has for a request that is in the [table](Pending). A program's own tokens
+/// lack this bit.
+pub(crate) const IN_TABLE: u64 = 1 << 63;
+
+/// Memory of the program's, to be written when the result is taken. It is the library's until then: the
+/// header's contract.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Place {
+    /// Up to so many bytes.
+    Bytes(*mut u8, usize),
+    /// A `struct msghdr`, which names more.
+    Message(*mut c_void),
+}
+
+/// A request whose result needs more than its number.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    /// The program's token.
+    pub(crate) token: u64,
+    pub(crate) place: Place,
+}
+
+/// The table of those requests.
+#[derive(Debug, Default)]
+pub(crate) struct Pending {
+    rows: Vec<Option<Waiting>>,
+    free: Vec<usize>,
+}
+
+impl Pending {
+    /// Returns the token for the driver.
+    pub(crate) fn add(&mut self, waiting: Waiting) -> u64 {
+        let index = self.free.pop().unwrap_or(self.rows.len());
+        if index == self.rows.len() {
+            self.rows.push(None);
+        }
+        self.rows[index] = Some(waiting);
+        IN_TABLE | index as u64
+    }
+
+    /// Takes the request out.
+    pub(crate) fn take(&mut self, token: u64) -> Option<Waiting> {
+        let index = (token & !IN_TABLE) as usize;
+        let waiting = self.rows.get_mut(index)?.take()?;
+        self.free.push(index);
+        Some(waiting)
+    }
+
+    /// Returns the program's token of a token of the driver's.
+    pub(crate) fn token_of(&self, token: u64) -> u64 {
+        if token & IN_TABLE == 0 {
+            return token;
+        }
+        let row = self.rows.get((token & !IN_TABLE) as usize);
+        row.and_then(Option::as_ref).map_or(token, |waiting| waiting.token)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_used_again_and_tokens_come_back() {
+        let mut pending = Pending::default();
+        let row = |token| Waiting { token, place: Place::Bytes(std::ptr::null_mut(), 0) };
+        let (a, b) = (pending.add(row(7)), pending.add(row(7)));
+        assert_ne!(a, b);
+        assert_eq!((pending.token_of(a), pending.token_of(5)), (7, 5));
+        assert_eq!(pending.take(a).map(|waiting| waiting.token), Some(7));
+        assert!(pending.take(a).is_none());
+        assert_eq!(pending.add(row(8)), a);
+        assert_eq!((pending.token_of(a), pending.token_of(b)), (8, 7));
+        assert!(pending.take(IN_TABLE | 99).is_none());
+    }
+}
