@@ -9,8 +9,10 @@ mod callgrind;
 mod cargo;
 mod check;
 mod coverage;
+mod dist;
 mod figures;
 mod functions;
+mod header;
 mod instructions;
 mod lines;
 mod mutants;
@@ -60,8 +62,26 @@ enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Install the library for C: shared, static, its header, and the file of pkg-config
+    Dist {
+        /// The folder above `lib` and `include`
+        #[arg(long, default_value = "/usr/local")]
+        prefix: PathBuf,
+        /// Put all of it below this folder, to be packed; the environment's DESTDIR if not given
+        #[arg(long, value_name = "FOLDER")]
+        destination: Option<PathBuf>,
+        /// The profile of Cargo's
+        #[arg(long, default_value = "dist")]
+        profile: String,
+    },
     /// Draw the picture of README.md, and write its table, from the figures in docs/results
     Figures,
+    /// Write the header of the library for C
+    Header {
+        /// Write nothing, but fail if it is not current
+        #[arg(long)]
+        check: bool,
+    },
     /// Count instructions per operation, of the ring, the driver and a runtime (needs valgrind)
     Instructions {
         /// Print one JSON object per line
@@ -166,7 +186,11 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Command::Check { .. } => Ok(check::run(&root)),
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
+        Command::Dist { prefix, destination, profile } => {
+            dist::run(&root, &prefix, destination, &profile)
+        }
         Command::Figures => figures::run(&root),
+        Command::Header { check } => header::run(&root, check),
         Command::Instructions { json, check, against } => {
             instructions::run(&root, json, check, against.as_deref())
         }

@@ -1,0 +1,661 @@
+/*
+ * Sakia: io_uring for C and other languages. Made by `cargo xtask header`; do not edit.
+ *
+ * A loop performs requests for the thread that made it, on a ring or, where the machine offers
+ * none, on epoll and threads. A request has a token, and its result brings the token back: exactly
+ * once, unless SAKIA_MORE says that more results will follow. Submission and wait are one system
+ * call; what ends at once, such as a read of cached bytes, is done by the submission itself.
+ *
+ *   sakia_loop_options options = SAKIA_LOOP_OPTIONS;
+ *   sakia_loop *loop;
+ *   if (sakia_loop_new(&options, &loop) < 0) ... sakia_last_error() ...
+ *   sakia_request read = {0};
+ *   read.op = SAKIA_OP_READ; read.file = file; read.buf = memory; read.len = 4096; read.token = 7;
+ *   sakia_loop_submit(loop, &read, 1, NULL, NULL);
+ *   sakia_result result;
+ *   while (sakia_loop_wait(loop, &result, 1, -1) == 0) {}
+ *
+ * Owners. What a request's pointers lead to belongs to the library from the submission until the
+ * request's last result was taken. Until then a program does not free it, does not write to it, and
+ * does not read what the request writes; for ever if the request leaks (sakia_loop_stop). Paths,
+ * arrays of buffers, and addresses and control messages to send are copied by the submission.
+ * Handles are counted: what a function stores or a result brings is a reference of the program's.
+ *
+ * Threads. A loop is used on the thread that made it. Files and wakers are for any thread, and the
+ * library makes its own memory of them safe. Signal handlers call sakia_waker_wake, and nothing
+ * else. The library calls no function of the program's, and its threads block signals.
+ *
+ * Forks. In a child, calls on the parent's loop are errors, and wakes do nothing. A child makes its
+ * own loop. Do not fork while another thread is within a call on a file that the child will use.
+ *
+ * Errors. A negative value is an error number (-EINVAL), and sakia_last_error has its text. Errors of
+ * an operation are results; an error of a submission means that the request was not accepted. Null
+ * pointers, unknown numbers, sizes and flags, other threads and forked children are found, and
+ * change nothing. No exception or panic leaves a function: a bug of the library is -EIO, after
+ * which the loop is of no more use.
+ *
+ * A program can still break: memory or numbers that go before their result was taken; pointers that
+ * are not null and lead nowhere, or to too little; paths without a zero at the end; references that
+ * are given back twice; a handle that is used after its last reference; a loop that is used after
+ * sakia_loop_free.
+ *
+ * Versions. Structures may grow at their ends. A program says the sizes that it was compiled with in
+ * sakia_loop_options, and an older program runs with a newer library. New programs set what they do
+ * not use to zero. Files: 64-bit Linux, kernel 4.18; a ring needs 6.1.
+ */
+
+#ifndef SAKIA_H
+#define SAKIA_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* As `offset` of a request: the file's own position. */
+#define SAKIA_CURRENT_POSITION UINT64_MAX
+
+/* The options of a loop that say which header the program was compiled with. */
+#define SAKIA_LOOP_OPTIONS \
+    { sizeof(sakia_loop_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0 }
+
+
+// The version of this header: 65536 * major + 256 * minor + patch.
+#define SAKIA_VERSION 256
+
+// In `options` of a request: its file is the number `fd`, not `file`. Nothing is remembered for a number; it
+// must be open, and the same file, until the result was taken.
+#define SAKIA_BY_FD 1
+
+// The same for the second file of a request: it is `fd2`, not `file2`.
+#define SAKIA_BY_FD2 2
+
+// In `flags` of a result: more results of the same request will follow.
+#define SAKIA_MORE 1
+
+// In `flags` of `sakia_loop_options`: an error where there is no ring. By default a loop runs on epoll and
+// threads there.
+#define SAKIA_LOOP_RING_ONLY 1
+
+// In `flags` of `sakia_loop_options`: epoll and threads, even where there is a ring.
+#define SAKIA_LOOP_NO_RING 2
+
+// In `flags` of `sakia_loop_options`: no request is done by a plain system call within the submission.
+#define SAKIA_LOOP_NO_PLAIN_CALLS 4
+
+// Nothing, by way of the queue.
+#define SAKIA_OP_NOP 0
+
+// Reads up to `len` bytes of `file` into `buf`, at `offset`. Value: the bytes.
+#define SAKIA_OP_READ 1
+
+// Writes `len` bytes of `buf` to `file`, at `offset`. Value: the bytes.
+#define SAKIA_OP_WRITE 2
+
+// Reads into several buffers: `buf` is a `const struct iovec *`, `len` their number, at most 1024; `flags`
+// are `RWF_*`. The array is copied. Value: the bytes.
+#define SAKIA_OP_READV 3
+
+// Writes from several buffers, as `SAKIA_OP_READV`.
+#define SAKIA_OP_WRITEV 4
+
+// Opens `path` below `file`, closed on exec: `flags` are `O_*`, `arg[0]` the mode, `offset2` the
+// `RESOLVE_*` of `openat2(2)`. The result has the file.
+#define SAKIA_OP_OPEN 5
+
+// Cancels what is under way on `file`, on all loops, waits for that, and closes it. The handle stays, to be
+// given back by `sakia_file_unref`; its requests end with `-EBADF`.
+#define SAKIA_OP_CLOSE 6
+
+// Makes the contents of `file` durable; with 1 in `flags` not all of its metadata.
+#define SAKIA_OP_SYNC 7
+
+// Writes a `struct statx` to `buf`, of `len` bytes (256): of `path` below `file`, or of `file` itself if
+// `path` is null. `flags` are `AT_*`.
+#define SAKIA_OP_STAT 8
+
+// Writes a `struct statfs` of `file` to `buf`, of `len` bytes (120).
+#define SAKIA_OP_STATFS 9
+
+// Sets the length of `file` to `offset`.
+#define SAKIA_OP_TRUNCATE 10
+
+// Allocates or frees `offset2` bytes of `file` at `offset`; `flags` is the mode of `fallocate(2)`.
+#define SAKIA_OP_ALLOCATE 11
+
+// Advises the kernel of the use of `offset2` bytes of `file` at `offset`; `flags` is one `POSIX_FADV_*`.
+#define SAKIA_OP_ADVISE 12
+
+// Makes the directory `path` below `file`, with the mode `arg[0]`.
+#define SAKIA_OP_MKDIR 13
+
+// Removes `path` below `file`; a directory with `AT_REMOVEDIR` in `flags`.
+#define SAKIA_OP_UNLINK 14
+
+// Renames `path` below `file` to `path2` below `file2`; `flags` are `RENAME_*`.
+#define SAKIA_OP_RENAME 15
+
+// Gives `path` below `file` another name, `path2` below `file2`; `flags` are `AT_*`.
+#define SAKIA_OP_LINK 16
+
+// Makes the symbolic link `path` below `file`, which leads to `path2`.
+#define SAKIA_OP_SYMLINK 17
+
+// Writes the target of the symbolic link `path` below `file` to `buf`, at most `len` bytes, without a zero at
+// the end. Value: the bytes.
+#define SAKIA_OP_READLINK 18
+
+// Writes entries of the directory `file` to `buf`, as `getdents64(2)`, at most `len` bytes. Value: the
+// bytes; 0 at the end.
+#define SAKIA_OP_READ_DIRECTORY 19
+
+// Sets the mode of `path` below `file`, or of `file` itself if `path` is null, to `arg[0]`. `flags` are
+// `AT_*`.
+#define SAKIA_OP_CHMOD 20
+
+// As `SAKIA_OP_CHMOD`, the owner to `arg[0]` and the group to `arg[1]`; `UINT32_MAX` leaves one as it is.
+#define SAKIA_OP_CHOWN 21
+
+// As `SAKIA_OP_CHMOD`, the times: `buf` is a `const struct timespec[2]` as for `utimensat(2)`, which is
+// copied; null for now.
+#define SAKIA_OP_SET_TIMES 22
+
+// Copies `len` bytes of `file` at `offset` to `file2` at `offset2`, within the kernel. Value: the bytes.
+#define SAKIA_OP_COPY_RANGE 23
+
+// Waits until one of the events `flags` of `file` is ready: `POLLIN` and so on. Value: the ready ones.
+#define SAKIA_OP_POLL 24
+
+// Makes a socket, closed on exec, of the domain `arg[0]`, the type `arg[1]` and the protocol `arg[2]`. The
+// result has the file.
+#define SAKIA_OP_SOCKET 25
+
+// Gives `file` the address `buf`, of `len` bytes: a `struct sockaddr_in`, `_in6` or `_un`, which is copied.
+#define SAKIA_OP_BIND 26
+
+// Makes `file` listen, with a backlog of `arg[0]`.
+#define SAKIA_OP_LISTEN 27
+
+// Connects `file` to the address `buf`, as for `SAKIA_OP_BIND`.
+#define SAKIA_OP_CONNECT 28
+
+// Accepts a connection of `file`. The result has it; its peer's address is written to `buf`, at most `len`
+// bytes, unless that is null. Value: the bytes of the address.
+#define SAKIA_OP_ACCEPT 29
+
+// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each, with
+// `SAKIA_MORE` if there will be more.
+#define SAKIA_OP_ACCEPT_MANY 30
+
+// Sends `len` bytes of `buf` on the connection `file`; `flags` are `MSG_*`. Value: the bytes.
+#define SAKIA_OP_SEND 31
+
+// Receives up to `len` bytes of the connection `file` into `buf`; `flags` are `MSG_*`. Value: the bytes; 0
+// at the end.
+#define SAKIA_OP_RECEIVE 32
+
+// Sends a datagram: `buf` is a `const struct msghdr *` of one buffer, `len` its size (56), `flags` are
+// `MSG_*`. The structure, the address and the control messages are copied, and descriptors in these are
+// duplicated. Value: the bytes.
+#define SAKIA_OP_SEND_MESSAGE 33
+
+// Receives a datagram: `buf` is a `struct msghdr *` of one buffer, `len` its size (56), `flags` are `MSG_*`.
+// The structure and its address and control memory are the library's, too, until the result was taken; then
+// they are filled in. Received descriptors are the program's. Value: the bytes.
+#define SAKIA_OP_RECEIVE_MESSAGE 34
+
+// Shuts `file` down in the directions `arg[0]`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
+#define SAKIA_OP_SHUTDOWN 35
+
+// A file, a socket or a pipe: a counted handle for any thread and any number of loops. It is closed when the
+// last reference is given back and no request uses it, or by `SAKIA_OP_CLOSE`.
+typedef struct sakia_file sakia_file;
+
+// Performs requests for the thread that made it. A call on another thread, or in a forked child, is an error.
+typedef struct sakia_loop sakia_loop;
+
+// Ends waits of a loop, from any thread: a counted handle, which may outlive the loop.
+typedef struct sakia_waker sakia_waker;
+
+// How a loop is made. Begin with `SAKIA_LOOP_OPTIONS`.
+typedef struct sakia_loop_options {
+  // The size of this structure as the program was compiled.
+  size_t size;
+  // The size of `sakia_request` as the program was compiled. With 64, requests end after `fd`, as far as
+  // the library sees.
+  size_t request_size;
+  // The size of `sakia_result` as the program was compiled.
+  size_t result_size;
+  // The most requests that may be under way; 0 for 65,536.
+  uint32_t under_way_max;
+  // `SAKIA_LOOP_*`.
+  uint32_t flags;
+} sakia_loop_options;
+
+// One operation. Set all of it to zero first, then the fields that the operation names; other fields must be
+// zero. What its pointers lead to belongs to the library from the submission until the last result was taken:
+// a program neither frees nor changes it, and does not read what is written by the request. Paths, and
+// everything that is said to be copied, may go when the submission returns, and so may the request itself.
+typedef struct sakia_request {
+  // One of `SAKIA_OP_*`.
+  uint32_t op;
+  // `SAKIA_BY_FD`, `SAKIA_BY_FD2`.
+  uint32_t options;
+  // Comes back with the result. Less than 2^63.
+  uint64_t token;
+  // The file, or the directory in which `path` begins; null for the working directory.
+  struct sakia_file *file;
+  // Memory.
+  void *buf;
+  // Its bytes, or a number of elements.
+  size_t len;
+  // An offset in the file, or `SAKIA_CURRENT_POSITION`.
+  uint64_t offset;
+  // Written by the submission: names the request for `sakia_loop_cancel`. 0 if it is done.
+  uint64_t ticket;
+  // Flags of the operation, by its system call.
+  uint32_t flags;
+  // The file's number, with `SAKIA_BY_FD`.
+  int32_t fd;
+  // The second file, or the directory in which `path2` begins.
+  struct sakia_file *file2;
+  // The second file's number, with `SAKIA_BY_FD2`.
+  int32_t fd2;
+  // Numbers.
+  uint32_t arg[3];
+  // A path, which ends with a zero.
+  const char *path;
+  // A second path.
+  const char *path2;
+  // The offset in the second file, or another large number.
+  uint64_t offset2;
+} sakia_request;
+
+// A result of a request.
+typedef struct sakia_result {
+  // The token of the request.
+  uint64_t token;
+  // At least 0, or a negative error number.
+  int64_t value;
+  // A file that was opened, made or accepted: a reference of the program's, for `sakia_file_unref`. Null
+  // otherwise.
+  struct sakia_file *file;
+  // `SAKIA_MORE`. Ignore unknown ones.
+  uint32_t flags;
+  // Zero.
+  uint32_t reserved;
+} sakia_result;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says which
+// header the program was compiled with; it is read before the call returns.
+//
+// Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
+// `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
+// `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does. Kernel: a ring needs Linux 6.1.
+int32_t sakia_loop_new(const struct sakia_loop_options *options,
+                       struct sakia_loop **ring);
+
+// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results that
+// were not taken are lost, and their files closed. A program that must know which memory leaked stops the loop
+// first.
+//
+// The loop's thread. Errors: `-EPERM` another thread, or a forked child; then nothing is freed. Can break: a
+// later use of the loop.
+int32_t sakia_loop_free(struct sakia_loop *ring);
+
+// Submits `count` requests, which lie one after the other, and returns how many were accepted. Each of these
+// has a last result, whatever happens; its `ticket` is filled in. They reach the kernel with the next
+// `sakia_loop_wait` at the latest.
+//
+// Results that are there are stored in `results`, which has room for `count` of them, and their number in
+// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both pointers may
+// be null, then all results are left.
+//
+// If not all were accepted, the next one cannot be submitted: a call that begins with it returns the reason.
+//
+// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as many
+// are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is not known;
+// `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked child. Owner: see
+// `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of its
+// request was taken.
+int64_t sakia_loop_submit(struct sakia_loop *ring,
+                          struct sakia_request *requests,
+                          size_t count,
+                          struct sakia_result *results,
+                          size_t *done);
+
+// Stores results that are there in `results`, at most `room`, and returns their number, perhaps 0.
+//
+// The loop's thread. Makes no system call: a language calls it before it releases its lock for
+// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a forked
+// child. Owner: the memory of a request is the program's again once its last result was taken.
+int64_t sakia_loop_take(struct sakia_loop *ring,
+                        struct sakia_result *results,
+                        size_t room);
+
+// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It waits
+// at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns the number
+// of results; 0 after a signal, after a wake, or when the time is over, and rarely for no reason.
+//
+// The loop's thread. Errors: as `sakia_loop_take`; others mean that the loop is of no more use. Kernel: one
+// system call, as a rule.
+int64_t sakia_loop_wait(struct sakia_loop *ring,
+                        struct sakia_result *results,
+                        size_t room,
+                        int64_t timeout_ns);
+
+// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
+// quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is harmless
+// to memory; but one of another loop may name a request of this one.
+//
+// The loop's thread. Errors: `-EPERM` another thread, or a forked child; `-EFAULT` null.
+int32_t sakia_loop_cancel(struct sakia_loop *ring,
+                          uint64_t ticket);
+
+// Returns the number of requests whose last result was not taken.
+//
+// The loop's thread. Errors: as `sakia_loop_cancel`.
+int64_t sakia_loop_under_way(struct sakia_loop *ring);
+
+// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event loop to
+// poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until it returns 0.
+//
+// The loop's thread. Owner: the program closes the descriptor, before or after the loop. Errors: `-EMFILE`,
+// `-ENFILE` none is left, and as `sakia_loop_cancel`.
+int32_t sakia_loop_pollable(struct sakia_loop *ring);
+
+// Stores in `*waker` a handle that ends the loop's waits.
+//
+// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after the
+// loop's end. Errors: as `sakia_loop_cancel`.
+int32_t sakia_loop_waker(struct sakia_loop *ring,
+                         struct sakia_waker **waker);
+
+// Returns why the loop runs on epoll and threads, not on a ring; null if it has a ring, or after an error.
+//
+// The loop's thread. Owner: the text is the loop's, and valid until it is freed.
+const char *sakia_why_no_ring(struct sakia_loop *ring);
+
+// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that is
+// negative, for the kernel to give all memory back. Results of what has ended can still be taken; later requests
+// end with `-ECANCELED`.
+//
+// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in `leaked`,
+// which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it is.
+//
+// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again, for more
+// tokens.
+int64_t sakia_loop_stop(struct sakia_loop *ring,
+                        int64_t limit_ns,
+                        uint64_t *leaked,
+                        size_t room);
+
+// Makes the descriptor `fd` the library's, and stores a handle of it in `*file`. The library closes it; the
+// program does not use the number any more, except to look at it as `sakia_file_number` allows.
+//
+// Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null; then the descriptor is still the
+// program's. Can break: a number that other code closes, too.
+int32_t sakia_file_adopt(int32_t fd,
+                         struct sakia_file **file);
+
+// Makes a descriptor of the library's own for the open file `fd`, and stores a handle of it in `*file`. `fd`
+// stays the program's.
+//
+// Any thread. Errors: `-EBADF` it is not open, `-EMFILE` no descriptor is left, `-EFAULT` `file` is null.
+int32_t sakia_file_duplicate(int32_t fd,
+                             struct sakia_file **file);
+
+// Adds a reference, and returns `file`; null for null.
+//
+// Any thread. Never fails. Can break: a file without a reference left.
+struct sakia_file *sakia_file_ref(struct sakia_file *file);
+
+// Gives a reference back; nothing for null. Requests under way keep the file open; it is closed after the
+// last of them. If a loop has used it, that loop closes it, in its next wait.
+//
+// Any thread. Never fails. Can break: a reference that is given back twice.
+void sakia_file_unref(struct sakia_file *file);
+
+// Returns the number of the file's descriptor, for calls that the library does not offer. It is open as long
+// as the program has a reference and does not close the file; the program must not close the number.
+//
+// Any thread. Errors: `-EFAULT` `file` is null.
+int32_t sakia_file_number(const struct sakia_file *file);
+
+// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait. Returns
+// the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit a request.
+//
+// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room, others
+// as `pread(2)`. Keeps no memory.
+int64_t sakia_try_read(const struct sakia_file *file,
+                       uint8_t *buf,
+                       size_t len,
+                       uint64_t offset);
+
+// Writes up to 256 KiB, as `sakia_try_read` reads.
+//
+// Any thread. Errors: as `pwrite(2)`. Keeps no memory.
+int64_t sakia_try_write(const struct sakia_file *file,
+                        const uint8_t *buf,
+                        size_t len,
+                        uint64_t offset);
+
+// Returns the version of the library, as `SAKIA_VERSION` is that of the header.
+//
+// Any thread. Never fails.
+uint32_t sakia_version(void);
+
+// Returns why the last failed call on this thread failed; an empty text if none has. In English, for people;
+// error numbers are for programs.
+//
+// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call that
+// fails on this thread, or the thread's end. Never fails.
+const char *sakia_last_error(void);
+
+// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says which
+// header the program was compiled with; it is read before the call returns.
+//
+// Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
+// `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
+// `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does. Kernel: a ring needs Linux 6.1.
+int32_t sakia_loop_new(const struct sakia_loop_options *options,
+                       struct sakia_loop **ring);
+
+// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results that
+// were not taken are lost, and their files closed. A program that must know which memory leaked stops the loop
+// first.
+//
+// The loop's thread. Errors: `-EPERM` another thread, or a forked child; then nothing is freed. Can break: a
+// later use of the loop.
+int32_t sakia_loop_free(struct sakia_loop *ring);
+
+// Submits `count` requests, which lie one after the other, and returns how many were accepted. Each of these
+// has a last result, whatever happens; its `ticket` is filled in. They reach the kernel with the next
+// `sakia_loop_wait` at the latest.
+//
+// Results that are there are stored in `results`, which has room for `count` of them, and their number in
+// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both pointers may
+// be null, then all results are left.
+//
+// If not all were accepted, the next one cannot be submitted: a call that begins with it returns the reason.
+//
+// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as many
+// are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is not known;
+// `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked child. Owner: see
+// `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of its
+// request was taken.
+int64_t sakia_loop_submit(struct sakia_loop *ring,
+                          struct sakia_request *requests,
+                          size_t count,
+                          struct sakia_result *results,
+                          size_t *done);
+
+// Stores results that are there in `results`, at most `room`, and returns their number, perhaps 0.
+//
+// The loop's thread. Makes no system call: a language calls it before it releases its lock for
+// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a forked
+// child. Owner: the memory of a request is the program's again once its last result was taken.
+int64_t sakia_loop_take(struct sakia_loop *ring,
+                        struct sakia_result *results,
+                        size_t room);
+
+// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It waits
+// at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns the number
+// of results; 0 after a signal, after a wake, or when the time is over, and rarely for no reason.
+//
+// The loop's thread. Errors: as `sakia_loop_take`; others mean that the loop is of no more use. Kernel: one
+// system call, as a rule.
+int64_t sakia_loop_wait(struct sakia_loop *ring,
+                        struct sakia_result *results,
+                        size_t room,
+                        int64_t timeout_ns);
+
+// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
+// quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is harmless
+// to memory; but one of another loop may name a request of this one.
+//
+// The loop's thread. Errors: `-EPERM` another thread, or a forked child; `-EFAULT` null.
+int32_t sakia_loop_cancel(struct sakia_loop *ring,
+                          uint64_t ticket);
+
+// Returns the number of requests whose last result was not taken.
+//
+// The loop's thread. Errors: as `sakia_loop_cancel`.
+int64_t sakia_loop_under_way(struct sakia_loop *ring);
+
+// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event loop to
+// poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until it returns 0.
+//
+// The loop's thread. Owner: the program closes the descriptor, before or after the loop. Errors: `-EMFILE`,
+// `-ENFILE` none is left, and as `sakia_loop_cancel`.
+int32_t sakia_loop_pollable(struct sakia_loop *ring);
+
+// Stores in `*waker` a handle that ends the loop's waits.
+//
+// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after the
+// loop's end. Errors: as `sakia_loop_cancel`.
+int32_t sakia_loop_waker(struct sakia_loop *ring,
+                         struct sakia_waker **waker);
+
+// Returns why the loop runs on epoll and threads, not on a ring; null if it has a ring, or after an error.
+//
+// The loop's thread. Owner: the text is the loop's, and valid until it is freed.
+const char *sakia_why_no_ring(struct sakia_loop *ring);
+
+// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that is
+// negative, for the kernel to give all memory back. Results of what has ended can still be taken; later requests
+// end with `-ECANCELED`.
+//
+// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in `leaked`,
+// which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it is.
+//
+// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again, for more
+// tokens.
+int64_t sakia_loop_stop(struct sakia_loop *ring,
+                        int64_t limit_ns,
+                        uint64_t *leaked,
+                        size_t room);
+
+// Makes the descriptor `fd` the library's, and stores a handle of it in `*file`. The library closes it; the
+// program does not use the number any more, except to look at it as `sakia_file_number` allows.
+//
+// Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null; then the descriptor is still the
+// program's. Can break: a number that other code closes, too.
+int32_t sakia_file_adopt(int32_t fd,
+                         struct sakia_file **file);
+
+// Makes a descriptor of the library's own for the open file `fd`, and stores a handle of it in `*file`. `fd`
+// stays the program's.
+//
+// Any thread. Errors: `-EBADF` it is not open, `-EMFILE` no descriptor is left, `-EFAULT` `file` is null.
+int32_t sakia_file_duplicate(int32_t fd,
+                             struct sakia_file **file);
+
+// Adds a reference, and returns `file`; null for null.
+//
+// Any thread. Never fails. Can break: a file without a reference left.
+struct sakia_file *sakia_file_ref(struct sakia_file *file);
+
+// Gives a reference back; nothing for null. Requests under way keep the file open; it is closed after the
+// last of them. If a loop has used it, that loop closes it, in its next wait.
+//
+// Any thread. Never fails. Can break: a reference that is given back twice.
+void sakia_file_unref(struct sakia_file *file);
+
+// Returns the number of the file's descriptor, for calls that the library does not offer. It is open as long
+// as the program has a reference and does not close the file; the program must not close the number.
+//
+// Any thread. Errors: `-EFAULT` `file` is null.
+int32_t sakia_file_number(const struct sakia_file *file);
+
+// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait. Returns
+// the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit a request.
+//
+// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room, others
+// as `pread(2)`. Keeps no memory.
+int64_t sakia_try_read(const struct sakia_file *file,
+                       uint8_t *buf,
+                       size_t len,
+                       uint64_t offset);
+
+// Writes up to 256 KiB, as `sakia_try_read` reads.
+//
+// Any thread. Errors: as `pwrite(2)`. Keeps no memory.
+int64_t sakia_try_write(const struct sakia_file *file,
+                        const uint8_t *buf,
+                        size_t len,
+                        uint64_t offset);
+
+// Returns the version of the library, as `SAKIA_VERSION` is that of the header.
+//
+// Any thread. Never fails.
+uint32_t sakia_version(void);
+
+// Returns why the last failed call on this thread failed; an empty text if none has. In English, for people;
+// error numbers are for programs.
+//
+// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call that
+// fails on this thread, or the thread's end. Never fails.
+const char *sakia_last_error(void);
+
+// Adds a reference, and returns `waker`; null for null.
+//
+// Any thread. Never fails. Can break: a waker without a reference left.
+struct sakia_waker *sakia_waker_clone(struct sakia_waker *waker);
+
+// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child. Takes
+// no lock, allocates nothing and keeps `errno`.
+//
+// Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
+// Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
+void sakia_waker_wake(const struct sakia_waker *waker);
+
+// Gives a reference back; nothing for null.
+//
+// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back twice.
+void sakia_waker_free(struct sakia_waker *waker);
+
+// Adds a reference, and returns `waker`; null for null.
+//
+// Any thread. Never fails. Can break: a waker without a reference left.
+struct sakia_waker *sakia_waker_clone(struct sakia_waker *waker);
+
+// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child. Takes
+// no lock, allocates nothing and keeps `errno`.
+//
+// Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
+// Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
+void sakia_waker_wake(const struct sakia_waker *waker);
+
+// Gives a reference back; nothing for null.
+//
+// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back twice.
+void sakia_waker_free(struct sakia_waker *waker);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SAKIA_H */
