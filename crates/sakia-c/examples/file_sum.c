@@ -1,5 +1,7 @@
 /* Sums the bytes of files, with 16 reads under way: `file_sum FILE...`. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <fcntl.h>
 #include <inttypes.h>
 #include <sakia.h>

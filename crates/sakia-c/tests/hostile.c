@@ -1,5 +1,7 @@
 /* What a program does wrong, and the library finds: each call is an error with a text, and nothing breaks. */
+#ifndef _GNU_SOURCE
 #define _GNU_SOURCE
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>

@@ -1,0 +1,338 @@
+/* Each operation does what its system call does. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sakia.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/uio.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+static void check(int is_true, const char *text, int line) {
+    if (!is_true) {
+        fprintf(stderr, "operations.c:%d: %s (last error: %s)\n", line, text, sakia_last_error());
+        exit(1);
+    }
+}
+
+#define CHECK(condition) check((condition), #condition, __LINE__)
+
+static sakia_loop *loop;
+static uint64_t token;
+
+static sakia_request request_of(uint32_t op, sakia_file *file) {
+    sakia_request request;
+    memset(&request, 0, sizeof request);
+    request.op = op;
+    request.file = file;
+    return request;
+}
+
+static sakia_result perform(sakia_request request) {
+    sakia_result result;
+    int64_t count;
+    size_t done;
+    request.token = ++token;
+    CHECK(sakia_loop_submit(loop, &request, 1, &result, &done) == 1);
+    count = (int64_t)done;
+    /* What was copied may go. */
+    memset(&request, 0xff, sizeof request);
+    while (count == 0) {
+        count = sakia_loop_wait(loop, &result, 1, -1);
+    }
+    CHECK(count == 1 && result.token == token && result.flags == 0);
+    return result;
+}
+
+static int64_t with_memory(uint32_t op, sakia_file *file, void *buf, size_t len, uint64_t offset) {
+    sakia_request request = request_of(op, file);
+    request.buf = buf;
+    request.len = len;
+    request.offset = offset;
+    return perform(request).value;
+}
+
+static int64_t with_path(uint32_t op, sakia_file *file, const char *path, uint32_t arg, uint32_t flags) {
+    sakia_request request = request_of(op, file);
+    request.path = path;
+    request.arg[0] = arg;
+    request.flags = flags;
+    return perform(request).value;
+}
+
+static sakia_file *open_in(sakia_file *directory, const char *path, int flags) {
+    sakia_request request = request_of(SAKIA_OP_OPEN, directory);
+    sakia_result result;
+    request.path = path;
+    request.flags = (uint32_t)flags;
+    request.arg[0] = (flags & O_CREAT) != 0 ? 0600 : 0;
+    result = perform(request);
+    CHECK(result.value == 0 && result.file != NULL);
+    return result.file;
+}
+
+static void files(sakia_file *directory) {
+    sakia_file *file = open_in(directory, "file", O_RDWR | O_CREAT), *copy;
+    sakia_request request;
+    struct statx facts;
+    struct statfs system;
+    struct timespec times[2] = {{0, UTIME_OMIT}, {1000000000, 5}};
+    char head[4], tail[4];
+    struct iovec parts[2] = {{head, 4}, {tail, 4}};
+
+    CHECK(with_memory(SAKIA_OP_WRITE, file, (void *)(uintptr_t) "0123456789", 10, 0) == 10);
+    CHECK(with_memory(SAKIA_OP_READ, file, head, 4, 3) == 4 && memcmp(head, "3456", 4) == 0);
+    CHECK(with_memory(SAKIA_OP_READV, file, parts, 2, 2) == 8 && memcmp(tail, "6789", 4) == 0);
+    CHECK(with_memory(SAKIA_OP_WRITEV, file, parts, 2, 10) == 8);
+    CHECK(with_memory(SAKIA_OP_STAT, file, &facts, sizeof facts, 0) == 0 && facts.stx_size == 18);
+    CHECK(with_memory(SAKIA_OP_STATFS, file, &system, sizeof system, 0) == 0 && system.f_bsize > 0);
+    CHECK(perform(request_of(SAKIA_OP_SYNC, file)).value == 0);
+    CHECK(with_memory(SAKIA_OP_TRUNCATE, file, NULL, 0, 5) == 0);
+    request = request_of(SAKIA_OP_ALLOCATE, file);
+    request.offset2 = 8192;
+    CHECK(perform(request).value == 0);
+    request.op = SAKIA_OP_ADVISE;
+    request.flags = POSIX_FADV_WILLNEED;
+    CHECK(perform(request).value == 0);
+    request = request_of(SAKIA_OP_CHMOD, file);
+    request.arg[0] = 0640;
+    CHECK(perform(request).value == 0);
+    CHECK(with_path(SAKIA_OP_CHMOD, directory, "file", 0644, 0) == 0);
+    request = request_of(SAKIA_OP_CHOWN, file);
+    request.arg[0] = request.arg[1] = UINT32_MAX;
+    CHECK(perform(request).value == 0);
+    CHECK(with_memory(SAKIA_OP_SET_TIMES, file, times, sizeof times, 0) == 0);
+    request = request_of(SAKIA_OP_STAT, directory);
+    request.path = "file";
+    request.buf = &facts;
+    request.len = sizeof facts;
+    CHECK(perform(request).value == 0 && facts.stx_size == 8192);
+    CHECK((facts.stx_mode & 0777) == 0644 && facts.stx_mtime.tv_sec == 1000000000);
+    memset(&facts, 0, sizeof facts);
+    request.path = "missing";
+    CHECK(perform(request).value == -ENOENT && facts.stx_mask == 0);
+    copy = open_in(directory, "copy", O_RDWR | O_CREAT);
+    request = request_of(SAKIA_OP_COPY_RANGE, file);
+    request.file2 = copy;
+    request.len = 4;
+    request.offset = 1;
+    request.offset2 = 2;
+    CHECK(perform(request).value == 4);
+    CHECK(sakia_try_write(copy, (const uint8_t *)"ab", 2, 0) == 2 || sakia_last_error() != NULL);
+    CHECK(with_memory(SAKIA_OP_READ, copy, tail, 4, 2) == 4 && memcmp(tail, "1234", 4) == 0);
+    CHECK(perform(request_of(SAKIA_OP_CLOSE, copy)).value == 0);
+    sakia_file_unref(copy);
+    sakia_file_unref(file);
+    CHECK(perform(request_of(SAKIA_OP_NOP, NULL)).value == 0);
+}
+
+static void names(sakia_file *directory) {
+    sakia_request request;
+    sakia_file *inner;
+    char bytes[4096];
+    int64_t count;
+    int is_found = 0, at;
+    CHECK(with_path(SAKIA_OP_MKDIR, directory, "inner", 0700, 0) == 0);
+    request = request_of(SAKIA_OP_LINK, directory);
+    request.path = "file";
+    request.file2 = directory;
+    request.path2 = "inner/linked";
+    CHECK(perform(request).value == 0);
+    inner = open_in(directory, "inner", O_RDONLY | O_DIRECTORY);
+    request.op = SAKIA_OP_RENAME;
+    request.file = inner;
+    request.path = "linked";
+    request.file2 = inner;
+    request.path2 = "renamed";
+    CHECK(perform(request).value == 0);
+    request = request_of(SAKIA_OP_SYMLINK, inner);
+    request.path = "symbolic";
+    request.path2 = "renamed";
+    CHECK(perform(request).value == 0);
+    request = request_of(SAKIA_OP_READLINK, inner);
+    request.path = "symbolic";
+    request.buf = bytes;
+    request.len = sizeof bytes;
+    CHECK(perform(request).value == 7 && memcmp(bytes, "renamed", 7) == 0);
+    count = with_memory(SAKIA_OP_READ_DIRECTORY, inner, bytes, sizeof bytes, 0);
+    CHECK(count > 0);
+    for (at = 0; at < count;) {
+        unsigned short len;
+        memcpy(&len, bytes + at + 16, sizeof len);
+        is_found += strcmp(bytes + at + 19, "renamed") == 0;
+        at += len;
+    }
+    CHECK(is_found == 1);
+    CHECK(with_memory(SAKIA_OP_READ_DIRECTORY, inner, bytes, sizeof bytes, 0) == 0);
+    CHECK(with_path(SAKIA_OP_UNLINK, inner, "symbolic", 0, 0) == 0);
+    CHECK(with_path(SAKIA_OP_UNLINK, inner, "renamed", 0, 0) == 0);
+    sakia_file_unref(inner);
+    CHECK(with_path(SAKIA_OP_UNLINK, directory, "inner", 0, AT_REMOVEDIR) == 0);
+    CHECK(with_path(SAKIA_OP_UNLINK, directory, "copy", 0, 0) == 0);
+    CHECK(with_path(SAKIA_OP_UNLINK, directory, "file", 0, 0) == 0);
+}
+
+static sakia_file *make_socket(uint32_t domain, uint32_t type) {
+    sakia_request request = request_of(SAKIA_OP_SOCKET, NULL);
+    sakia_result result;
+    request.arg[0] = domain;
+    request.arg[1] = type;
+    result = perform(request);
+    CHECK(result.value == 0 && result.file != NULL);
+    return result.file;
+}
+
+static sakia_file *bound(uint32_t type, struct sockaddr_in *address) {
+    sakia_file *file = make_socket(AF_INET, type);
+    socklen_t len = sizeof *address;
+    memset(address, 0, sizeof *address);
+    address->sin_family = AF_INET;
+    address->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    CHECK(with_memory(SAKIA_OP_BIND, file, address, sizeof *address, 0) == 0);
+    CHECK(getsockname(sakia_file_number(file), (struct sockaddr *)address, &len) == 0);
+    return file;
+}
+
+static void streams(void) {
+    struct sockaddr_in address, peer;
+    sakia_file *listener = bound(SOCK_STREAM, &address), *client = make_socket(AF_INET, SOCK_STREAM);
+    sakia_request request = request_of(SAKIA_OP_LISTEN, listener);
+    sakia_result result;
+    char bytes[8];
+    uint64_t accepts;
+    request.arg[0] = 8;
+    CHECK(perform(request).value == 0);
+    CHECK(with_memory(SAKIA_OP_CONNECT, client, &address, sizeof address, 0) == 0);
+    request = request_of(SAKIA_OP_ACCEPT, listener);
+    request.buf = &peer;
+    request.len = sizeof peer;
+    result = perform(request);
+    CHECK(result.value == sizeof peer && result.file != NULL && peer.sin_family == AF_INET);
+    CHECK(peer.sin_addr.s_addr == htonl(INADDR_LOOPBACK) && peer.sin_port != 0);
+    CHECK(with_memory(SAKIA_OP_SEND, client, (void *)(uintptr_t) "hello", 5, 0) == 5);
+    request = request_of(SAKIA_OP_POLL, result.file);
+    request.flags = POLLIN;
+    CHECK(perform(request).value == POLLIN);
+    CHECK(with_memory(SAKIA_OP_RECEIVE, result.file, bytes, sizeof bytes, 0) == 5);
+    CHECK(memcmp(bytes, "hello", 5) == 0);
+    request = request_of(SAKIA_OP_SHUTDOWN, client);
+    request.arg[0] = SHUT_WR;
+    CHECK(perform(request).value == 0);
+    CHECK(with_memory(SAKIA_OP_RECEIVE, result.file, bytes, sizeof bytes, 0) == 0);
+    sakia_file_unref(result.file);
+    sakia_file_unref(client);
+
+    /* Several results of one request. */
+    request = request_of(SAKIA_OP_ACCEPT_MANY, listener);
+    request.token = 77;
+    CHECK(sakia_loop_submit(loop, &request, 1, NULL, NULL) == 1);
+    accepts = request.ticket;
+    client = make_socket(AF_INET, SOCK_STREAM);
+    CHECK(connect(sakia_file_number(client), (struct sockaddr *)&address, sizeof address) == 0);
+    CHECK(accepts != 0 && sakia_loop_under_way(loop) == 1);
+    while (sakia_loop_wait(loop, &result, 1, -1) == 0) {
+    }
+    CHECK(result.token == 77 && (result.flags & SAKIA_MORE) != 0 && result.file != NULL);
+    sakia_file_unref(result.file);
+    CHECK(sakia_loop_cancel(loop, accepts) == 0);
+    while (sakia_loop_wait(loop, &result, 1, -1) == 0) {
+    }
+    CHECK(result.token == 77 && result.flags == 0 && result.value == -ECANCELED);
+    sakia_file_unref(client);
+    sakia_file_unref(listener);
+}
+
+static void datagrams(void) {
+    struct sockaddr_in address, from;
+    sakia_file *one = bound(SOCK_DGRAM, &from), *other = bound(SOCK_DGRAM, &address);
+    char bytes[8] = "data";
+    struct iovec part = {bytes, 4};
+    struct msghdr message;
+    memset(&message, 0, sizeof message);
+    message.msg_name = &address;
+    message.msg_namelen = sizeof address;
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    CHECK(with_memory(SAKIA_OP_SEND_MESSAGE, one, &message, sizeof message, 0) == 4);
+    memset(bytes, 0, sizeof bytes);
+    memset(&address, 0, sizeof address);
+    part.iov_len = 2;
+    CHECK(with_memory(SAKIA_OP_RECEIVE_MESSAGE, other, &message, sizeof message, 0) == 2);
+    CHECK(memcmp(bytes, "da\0", 3) == 0 && (message.msg_flags & MSG_TRUNC) != 0);
+    CHECK(message.msg_namelen == sizeof from && memcmp(&address, &from, sizeof from) == 0);
+    CHECK(message.msg_controllen == 0);
+    sakia_file_unref(one);
+    sakia_file_unref(other);
+}
+
+/* A descriptor passes through, as with sendmsg(2). */
+static void rights(void) {
+    sakia_file *ends[2];
+    char bytes[2] = "x", through;
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec part = {bytes, 1};
+    struct msghdr message;
+    struct cmsghdr *header;
+    int fds[2], pair[2], received;
+    CHECK(pipe(fds) == 0 && socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0);
+    CHECK(sakia_file_adopt(pair[0], &ends[0]) == 0 && sakia_file_adopt(pair[1], &ends[1]) == 0);
+    memset(&message, 0, sizeof message);
+    memset(&control, 0, sizeof control);
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = &control;
+    message.msg_controllen = sizeof control;
+    header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(header), &fds[1], sizeof(int));
+    CHECK(with_memory(SAKIA_OP_SEND_MESSAGE, ends[0], &message, sizeof message, 0) == 1);
+    close(fds[1]);
+    memset(&control, 0, sizeof control);
+    CHECK(with_memory(SAKIA_OP_RECEIVE_MESSAGE, ends[1], &message, sizeof message, 0) == 1);
+    header = CMSG_FIRSTHDR(&message);
+    CHECK(header != NULL && header->cmsg_type == SCM_RIGHTS && message.msg_flags == 0);
+    CHECK(header->cmsg_len == CMSG_LEN(sizeof(int)) && CMSG_NXTHDR(&message, header) == NULL);
+    memcpy(&received, CMSG_DATA(header), sizeof(int));
+    CHECK(write(received, "y", 1) == 1 && read(fds[0], &through, 1) == 1 && through == 'y');
+    close(received);
+    /* No copy of it is left: the pipe has ended. */
+    CHECK(read(fds[0], &through, 1) == 0);
+    close(fds[0]);
+    sakia_file_unref(ends[0]);
+    sakia_file_unref(ends[1]);
+}
+
+int main(void) {
+    sakia_loop_options options = SAKIA_LOOP_OPTIONS;
+    char path[] = "/tmp/sakia-c-XXXXXX";
+    sakia_file *directory;
+    CHECK(mkdtemp(path) != NULL);
+    CHECK(sakia_loop_new(&options, &loop) == 0);
+    directory = open_in(NULL, path, O_RDONLY | O_DIRECTORY);
+    files(directory);
+    names(directory);
+    streams();
+    datagrams();
+    rights();
+    sakia_file_unref(directory);
+    CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
+    CHECK(sakia_loop_free(loop) == 0);
+    CHECK(rmdir(path) == 0);
+    puts("operations: ok");
+    return 0;
+}
