@@ -59,7 +59,8 @@ fn text(root: &Path) -> anyhow::Result<String> {
     // Those of `MACROS`.
     config.export.exclude = vec!["SAKIA_CURRENT_POSITION".into()];
     let mut builder = Builder::new().with_config(config);
-    let mut sources = fs::read_dir(folder.join("src")).context("the sources")?.collect::<Result<Vec<_>, _>>()?;
+    let mut sources =
+        fs::read_dir(folder.join("src")).context("the sources")?.collect::<Result<Vec<_>, _>>()?;
     // A fixed order, with the structures first.
     sources.sort_by_key(|entry| (entry.file_name() != "interface.rs", entry.file_name()));
     for source in sources {
@@ -72,7 +73,8 @@ fn text(root: &Path) -> anyhow::Result<String> {
 
 /// Returns the text as the inner lines of a comment in C.
 fn prefixed(text: &str) -> String {
-    text.lines().map(|line| format!(" * {line}").trim_end().to_owned() + "\n").collect::<String>() + " "
+    text.lines().map(|line| format!(" * {line}").trim_end().to_owned() + "\n").collect::<String>()
+        + " "
 }
 
 #[cfg(test)]

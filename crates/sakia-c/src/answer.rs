@@ -23,7 +23,13 @@ pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_re
     };
     match outcome.value {
         Value::None | Value::Buffer(Buffer::Foreign(_)) if outcome.token & IN_TABLE == 0 => {
-            sakia_result { token: outcome.token, value, file: ptr::null_mut(), flags: 0, reserved: 0 }
+            sakia_result {
+                token: outcome.token,
+                value,
+                file: ptr::null_mut(),
+                flags: 0,
+                reserved: 0,
+            }
         }
         // SAFETY: the caller's promise.
         _ => unsafe { rest(pending, outcome, value) },

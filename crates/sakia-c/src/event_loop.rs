@@ -149,7 +149,9 @@ unsafe fn make(options: *const sakia_loop_options) -> Result<sakia_loop, Failure
     // SAFETY: not null, so it begins with a size.
     let size = unsafe { (&raw const (*options).size).read() };
     if size < size_of::<sakia_loop_options>() || size > 4096 {
-        return Err(Failure::invalid(format_args!("options of {size} bytes: use SAKIA_LOOP_OPTIONS")));
+        return Err(Failure::invalid(format_args!(
+            "options of {size} bytes: use SAKIA_LOOP_OPTIONS"
+        )));
     }
     // SAFETY: at least so many bytes are there. A newer program's further fields must be zero.
     let (options, rest) = unsafe {
@@ -162,7 +164,8 @@ unsafe fn make(options: *const sakia_loop_options) -> Result<sakia_loop, Failure
         return Err(Failure::invalid("the options have fields that this library does not know"));
     }
     let is_size = |size: usize, least: usize| size >= least && size % 8 == 0 && size <= 4096;
-    if !is_size(request_size, REQUEST_BYTES_MIN) || !is_size(result_size, size_of::<sakia_result>()) {
+    if !is_size(request_size, REQUEST_BYTES_MIN) || !is_size(result_size, size_of::<sakia_result>())
+    {
         let text = format_args!("requests of {request_size} and results of {result_size} bytes");
         return Err(Failure::invalid(text));
     }

@@ -178,7 +178,9 @@ fn tried(result: Option<std::io::Result<usize>>) -> Result<i64, Failure> {
     match result {
         None => Ok(-i64::from(Errno::AGAIN.raw_os_error())),
         Some(Ok(count)) => Ok(count as i64),
-        Some(Err(error)) if errno_of_is_again(&error) => Ok(-i64::from(Errno::AGAIN.raw_os_error())),
+        Some(Err(error)) if errno_of_is_again(&error) => {
+            Ok(-i64::from(Errno::AGAIN.raw_os_error()))
+        }
         Some(Err(error)) => Err(Failure::of("the call", &error)),
     }
 }

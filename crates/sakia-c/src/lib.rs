@@ -17,7 +17,10 @@
 //!   is taken. Nothing else keeps an address of the program.
 
 #![expect(non_camel_case_types, reason = "the names in C")]
-#![expect(clippy::missing_safety_doc, reason = "the contract is the header's, a part of it in each comment")]
+#![expect(
+    clippy::missing_safety_doc,
+    reason = "the contract is the header's, a part of it in each comment"
+)]
 
 mod answer;
 mod event_loop;

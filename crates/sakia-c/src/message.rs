@@ -132,13 +132,17 @@ impl Header {
             return Ok(all);
         }
         // SAFETY: the caller's promise.
-        let mut bytes = unsafe { std::slice::from_raw_parts(self.control, self.control_len) }.to_vec();
+        let mut bytes =
+            unsafe { std::slice::from_raw_parts(self.control, self.control_len) }.to_vec();
         let mut rest = &mut bytes[..];
         while rest.len() >= HEADER {
             // SAFETY: there are enough bytes.
             let header = unsafe { rest.as_ptr().cast::<ControlHeader>().read_unaligned() };
             if header.len < HEADER || header.len > rest.len() {
-                return Err(Failure::invalid(format_args!("a control message of {} bytes", header.len)));
+                return Err(Failure::invalid(format_args!(
+                    "a control message of {} bytes",
+                    header.len
+                )));
             }
             let content = &rest[HEADER..header.len];
             if (header.level, header.kind) == (SOL_SOCKET, SCM_RIGHTS) {
@@ -151,7 +155,9 @@ impl Header {
                 let added = all.plain(header.level, header.kind, content);
                 let (level, kind) = (header.level, header.kind);
                 all = added.map_err(|_| {
-                    Failure::invalid(format_args!("a control message of level {level}, type {kind}"))
+                    Failure::invalid(format_args!(
+                        "a control message of level {level}, type {kind}"
+                    ))
                 })?;
             }
             let next = header.len.next_multiple_of(8).min(rest.len());
@@ -174,10 +180,12 @@ pub(crate) unsafe fn address(at: *const u8, len: usize) -> Result<SocketAddress,
     // SAFETY: not null, and the caller's promise.
     let bytes = unsafe { std::slice::from_raw_parts(at, len) };
     let family = Domain(u16::from_ne_bytes([bytes[0], bytes[1]]));
-    let short = || Failure::invalid(format_args!("{len} bytes are too few for an address of its family"));
+    let short =
+        || Failure::invalid(format_args!("{len} bytes are too few for an address of its family"));
     match family {
         Domain::INET => {
-            let bytes: [u8; 8] = bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(short)?;
+            let bytes: [u8; 8] =
+                bytes.get(..8).and_then(|b| b.try_into().ok()).ok_or_else(short)?;
             let [_, _, p, q, ip @ ..] = bytes;
             let inet = SocketAddrV4::new(Ipv4Addr::from(ip), u16::from_be_bytes([p, q]));
             Ok(SocketAddr::V4(inet).into())
@@ -244,7 +252,8 @@ pub(crate) unsafe fn fill(at: *mut c_void, received: &Received, control: Receive
             is_cut = true; // they are closed
             continue;
         }
-        let numbers: Vec<u8> = fds.into_iter().flat_map(|fd| fd.into_raw_fd().to_ne_bytes()).collect();
+        let numbers: Vec<u8> =
+            fds.into_iter().flat_map(|fd| fd.into_raw_fd().to_ne_bytes()).collect();
         // SAFETY: as above.
         unsafe { room.put(SOL_SOCKET, kind, &numbers) };
     }

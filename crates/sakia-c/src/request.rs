@@ -67,7 +67,8 @@ pub(crate) unsafe fn submit(
             (&raw const (*at).flags).read(),
         )
     };
-    let is_plain = options | flags == 0 && token & IN_TABLE == 0 && size <= size_of::<sakia_request>();
+    let is_plain =
+        options | flags == 0 && token & IN_TABLE == 0 && size <= size_of::<sakia_request>();
     if is_plain && op == SAKIA_OP_NOP {
         return Ok(state.ring.submit_nop(token)?);
     }
@@ -194,7 +195,10 @@ impl sakia_request {
     /// - There are `len` structures of buffers, whose memory is lent until the result was taken.
     unsafe fn buffers(&self) -> Result<Vec<Buffer>, Failure> {
         if self.len > PARTS_MAX {
-            return Err(Failure::invalid(format_args!("{} buffers, more than {PARTS_MAX}", self.len)));
+            return Err(Failure::invalid(format_args!(
+                "{} buffers, more than {PARTS_MAX}",
+                self.len
+            )));
         }
         if self.buf.is_null() && self.len > 0 {
             return Err(Failure::null("the array of buffers"));
@@ -338,7 +342,9 @@ unsafe fn of_file(it: &sakia_request) -> Made {
             SAKIA_OP_CLOSE => {
                 no_flags()?;
                 if it.options & SAKIA_BY_FD != 0 {
-                    return Err(Failure::invalid("a number is not closed: adopt it, or close(2) it"));
+                    return Err(Failure::invalid(
+                        "a number is not closed: adopt it, or close(2) it",
+                    ));
                 }
                 let file = sakia_file::at(it.file).ok_or_else(|| no_file("file"))?.clone();
                 Request::Close { file }
@@ -467,7 +473,8 @@ unsafe fn of_socket(state: &mut State, it: &sakia_request) -> Made {
         if it.op == SAKIA_OP_SOCKET {
             no_flags()?;
             let domain = u16::try_from(first);
-            let domain = domain.map_err(|_| Failure::invalid(format_args!("the domain {first}")))?;
+            let domain =
+                domain.map_err(|_| Failure::invalid(format_args!("the domain {first}")))?;
             let (domain, kind) = (Domain(domain), SocketType(second));
             return Ok((Request::Socket { domain, kind, protocol: third }, None));
         }

@@ -10,6 +10,8 @@ const UNSAFE_ALLOWED: &[&str] = &[
     "sakia-task",
     "sakia-socket",
     "sakia-preload",
+    // The boundary to C: addresses of the program's, by the header's contract.
+    "sakia-c",
     "sakia-bench-support",
     "sakia-testkit",
 ];

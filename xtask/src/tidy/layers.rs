@@ -29,6 +29,7 @@ const LAYERS: &[(&str, &[&[&str]])] = &[
     ("sakia-trace", &[]),
     ("sakia-ring", &[&["sakia-trace"]]),
     ("sakia-driver", &[&["sakia-ring", "sakia-trace"]]),
+    ("sakia-c", &[&["sakia-driver", "sakia-ring"]]),
     ("sakia-task", &[]),
     ("sakia-macros", &[]),
     ("sakia", &[&["sakia-driver", "sakia-ring", "sakia-task", "sakia-trace", "sakia-macros"]]),

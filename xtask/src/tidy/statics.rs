@@ -15,8 +15,9 @@ use super::{File, Finding, Tree};
 const LIST: &str = "FORK.md";
 
 /// The crates that programs are built with.
-const CRATES: [&str; 10] = [
+const CRATES: [&str; 11] = [
     "sakia",
+    "sakia-c",
     "sakia-cli",
     "sakia-copy",
     "sakia-driver",
