@@ -139,8 +139,8 @@
 // Makes the symbolic link `path` below `file`, which leads to `path2`.
 #define SAKIA_OP_SYMLINK 17
 
-// Writes the target of the symbolic link `path` below `file` to `buf`, at most `len` bytes, without a zero at
-// the end. Value: the bytes.
+// Writes the target of the symbolic link `path` below `file` to `buf`, at most `len` bytes, without a zero
+// at the end. Value: the bytes.
 #define SAKIA_OP_READLINK 18
 
 // Writes entries of the directory `file` to `buf`, as `getdents64(2)`, at most `len` bytes. Value: the
@@ -181,8 +181,8 @@
 // bytes, unless that is null. Value: the bytes of the address.
 #define SAKIA_OP_ACCEPT 29
 
-// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each, with
-// `SAKIA_MORE` if there will be more.
+// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each,
+// with `SAKIA_MORE` if there will be more.
 #define SAKIA_OP_ACCEPT_MANY 30
 
 // Sends `len` bytes of `buf` on the connection `file`; `flags` are `MSG_*`. Value: the bytes.
@@ -209,7 +209,8 @@
 // last reference is given back and no request uses it, or by `SAKIA_OP_CLOSE`.
 typedef struct sakia_file sakia_file;
 
-// Performs requests for the thread that made it. A call on another thread, or in a forked child, is an error.
+// Performs requests for the thread that made it. A call on another thread, or in a forked child, is an
+// error.
 typedef struct sakia_loop sakia_loop;
 
 // Ends waits of a loop, from any thread: a counted handle, which may outlive the loop.
@@ -230,10 +231,11 @@ typedef struct sakia_loop_options {
   uint32_t flags;
 } sakia_loop_options;
 
-// One operation. Set all of it to zero first, then the fields that the operation names; other fields must be
-// zero. What its pointers lead to belongs to the library from the submission until the last result was taken:
-// a program neither frees nor changes it, and does not read what is written by the request. Paths, and
-// everything that is said to be copied, may go when the submission returns, and so may the request itself.
+// One operation. Set all of it to zero first, then the fields that the operation names; other fields must
+// be zero. What its pointers lead to belongs to the library from the submission until the last result was
+// taken: a program neither frees nor changes it, and does not read what is written by the request. Paths,
+// and everything that is said to be copied, may go when the submission returns, and so may the request
+// itself.
 typedef struct sakia_request {
   // One of `SAKIA_OP_*`.
   uint32_t op;
@@ -288,8 +290,8 @@ typedef struct sakia_result {
 extern "C" {
 #endif // __cplusplus
 
-// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says which
-// header the program was compiled with; it is read before the call returns.
+// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says
+// which header the program was compiled with; it is read before the call returns.
 //
 // Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
 // `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
@@ -297,9 +299,9 @@ extern "C" {
 int32_t sakia_loop_new(const struct sakia_loop_options *options,
                        struct sakia_loop **ring);
 
-// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results that
-// were not taken are lost, and their files closed. A program that must know which memory leaked stops the loop
-// first.
+// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results
+// that were not taken are lost, and their files closed. A program that must know which memory leaked stops
+// the loop first.
 //
 // The loop's thread. Errors: `-EPERM` another thread, or a forked child; then nothing is freed. Can break: a
 // later use of the loop.
@@ -310,16 +312,16 @@ int32_t sakia_loop_free(struct sakia_loop *ring);
 // `sakia_loop_wait` at the latest.
 //
 // Results that are there are stored in `results`, which has room for `count` of them, and their number in
-// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both pointers may
-// be null, then all results are left.
+// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both
+// pointers may be null, then all results are left.
 //
 // If not all were accepted, the next one cannot be submitted: a call that begins with it returns the reason.
 //
-// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as many
-// are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is not known;
-// `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked child. Owner: see
-// `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of its
-// request was taken.
+// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as
+// many are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is
+// not known; `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked
+// child. Owner: see `sakia_request`. Can break: memory that is freed, or a number that is closed, before
+// the last result of its request was taken.
 int64_t sakia_loop_submit(struct sakia_loop *ring,
                           struct sakia_request *requests,
                           size_t count,
@@ -329,15 +331,16 @@ int64_t sakia_loop_submit(struct sakia_loop *ring,
 // Stores results that are there in `results`, at most `room`, and returns their number, perhaps 0.
 //
 // The loop's thread. Makes no system call: a language calls it before it releases its lock for
-// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a forked
-// child. Owner: the memory of a request is the program's again once its last result was taken.
+// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a
+// forked child. Owner: the memory of a request is the program's again once its last result was taken.
 int64_t sakia_loop_take(struct sakia_loop *ring,
                         struct sakia_result *results,
                         size_t room);
 
-// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It waits
-// at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns the number
-// of results; 0 after a signal, after a wake, or when the time is over, and rarely for no reason.
+// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It
+// waits at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns
+// the number of results; 0 after a signal, after a wake, or when the time is over, and rarely for no
+// reason.
 //
 // The loop's thread. Errors: as `sakia_loop_take`; others mean that the loop is of no more use. Kernel: one
 // system call, as a rule.
@@ -346,9 +349,9 @@ int64_t sakia_loop_wait(struct sakia_loop *ring,
                         size_t room,
                         int64_t timeout_ns);
 
-// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
-// quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is harmless
-// to memory; but one of another loop may name a request of this one.
+// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
+// was quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is
+// harmless to memory; but one of another loop may name a request of this one.
 //
 // The loop's thread. Errors: `-EPERM` another thread, or a forked child; `-EFAULT` null.
 int32_t sakia_loop_cancel(struct sakia_loop *ring,
@@ -359,8 +362,9 @@ int32_t sakia_loop_cancel(struct sakia_loop *ring,
 // The loop's thread. Errors: as `sakia_loop_cancel`.
 int64_t sakia_loop_under_way(struct sakia_loop *ring);
 
-// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event loop to
-// poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until it returns 0.
+// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event
+// loop to poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until
+// it returns 0.
 //
 // The loop's thread. Owner: the program closes the descriptor, before or after the loop. Errors: `-EMFILE`,
 // `-ENFILE` none is left, and as `sakia_loop_cancel`.
@@ -368,8 +372,8 @@ int32_t sakia_loop_pollable(struct sakia_loop *ring);
 
 // Stores in `*waker` a handle that ends the loop's waits.
 //
-// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after the
-// loop's end. Errors: as `sakia_loop_cancel`.
+// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after
+// the loop's end. Errors: as `sakia_loop_cancel`.
 int32_t sakia_loop_waker(struct sakia_loop *ring,
                          struct sakia_waker **waker);
 
@@ -378,15 +382,16 @@ int32_t sakia_loop_waker(struct sakia_loop *ring,
 // The loop's thread. Owner: the text is the loop's, and valid until it is freed.
 const char *sakia_why_no_ring(struct sakia_loop *ring);
 
-// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that is
-// negative, for the kernel to give all memory back. Results of what has ended can still be taken; later requests
-// end with `-ECANCELED`.
+// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that
+// is negative, for the kernel to give all memory back. Results of what has ended can still be taken; later
+// requests end with `-ECANCELED`.
 //
-// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in `leaked`,
-// which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it is.
+// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in
+// `leaked`, which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it
+// is.
 //
-// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again, for more
-// tokens.
+// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again,
+// for more tokens.
 int64_t sakia_loop_stop(struct sakia_loop *ring,
                         int64_t limit_ns,
                         uint64_t *leaked,
@@ -424,11 +429,12 @@ void sakia_file_unref(struct sakia_file *file);
 // Any thread. Errors: `-EFAULT` `file` is null.
 int32_t sakia_file_number(const struct sakia_file *file);
 
-// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait. Returns
-// the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit a request.
+// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.
+// Returns the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit
+// a request.
 //
-// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room, others
-// as `pread(2)`. Keeps no memory.
+// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room,
+// others as `pread(2)`. Keeps no memory.
 int64_t sakia_try_read(const struct sakia_file *file,
                        uint8_t *buf,
                        size_t len,
@@ -450,12 +456,12 @@ uint32_t sakia_version(void);
 // Returns why the last failed call on this thread failed; an empty text if none has. In English, for people;
 // error numbers are for programs.
 //
-// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call that
-// fails on this thread, or the thread's end. Never fails.
+// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call
+// that fails on this thread, or the thread's end. Never fails.
 const char *sakia_last_error(void);
 
-// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says which
-// header the program was compiled with; it is read before the call returns.
+// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says
+// which header the program was compiled with; it is read before the call returns.
 //
 // Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
 // `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
@@ -463,9 +469,9 @@ const char *sakia_last_error(void);
 int32_t sakia_loop_new(const struct sakia_loop_options *options,
                        struct sakia_loop **ring);
 
-// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results that
-// were not taken are lost, and their files closed. A program that must know which memory leaked stops the loop
-// first.
+// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results
+// that were not taken are lost, and their files closed. A program that must know which memory leaked stops
+// the loop first.
 //
 // The loop's thread. Errors: `-EPERM` another thread, or a forked child; then nothing is freed. Can break: a
 // later use of the loop.
@@ -476,16 +482,16 @@ int32_t sakia_loop_free(struct sakia_loop *ring);
 // `sakia_loop_wait` at the latest.
 //
 // Results that are there are stored in `results`, which has room for `count` of them, and their number in
-// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both pointers may
-// be null, then all results are left.
+// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both
+// pointers may be null, then all results are left.
 //
 // If not all were accepted, the next one cannot be submitted: a call that begins with it returns the reason.
 //
-// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as many
-// are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is not known;
-// `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked child. Owner: see
-// `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of its
-// request was taken.
+// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as
+// many are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is
+// not known; `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked
+// child. Owner: see `sakia_request`. Can break: memory that is freed, or a number that is closed, before
+// the last result of its request was taken.
 int64_t sakia_loop_submit(struct sakia_loop *ring,
                           struct sakia_request *requests,
                           size_t count,
@@ -495,15 +501,16 @@ int64_t sakia_loop_submit(struct sakia_loop *ring,
 // Stores results that are there in `results`, at most `room`, and returns their number, perhaps 0.
 //
 // The loop's thread. Makes no system call: a language calls it before it releases its lock for
-// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a forked
-// child. Owner: the memory of a request is the program's again once its last result was taken.
+// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a
+// forked child. Owner: the memory of a request is the program's again once its last result was taken.
 int64_t sakia_loop_take(struct sakia_loop *ring,
                         struct sakia_result *results,
                         size_t room);
 
-// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It waits
-// at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns the number
-// of results; 0 after a signal, after a wake, or when the time is over, and rarely for no reason.
+// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It
+// waits at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns
+// the number of results; 0 after a signal, after a wake, or when the time is over, and rarely for no
+// reason.
 //
 // The loop's thread. Errors: as `sakia_loop_take`; others mean that the loop is of no more use. Kernel: one
 // system call, as a rule.
@@ -512,9 +519,9 @@ int64_t sakia_loop_wait(struct sakia_loop *ring,
                         size_t room,
                         int64_t timeout_ns);
 
-// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
-// quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is harmless
-// to memory; but one of another loop may name a request of this one.
+// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
+// was quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is
+// harmless to memory; but one of another loop may name a request of this one.
 //
 // The loop's thread. Errors: `-EPERM` another thread, or a forked child; `-EFAULT` null.
 int32_t sakia_loop_cancel(struct sakia_loop *ring,
@@ -525,8 +532,9 @@ int32_t sakia_loop_cancel(struct sakia_loop *ring,
 // The loop's thread. Errors: as `sakia_loop_cancel`.
 int64_t sakia_loop_under_way(struct sakia_loop *ring);
 
-// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event loop to
-// poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until it returns 0.
+// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event
+// loop to poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until
+// it returns 0.
 //
 // The loop's thread. Owner: the program closes the descriptor, before or after the loop. Errors: `-EMFILE`,
 // `-ENFILE` none is left, and as `sakia_loop_cancel`.
@@ -534,8 +542,8 @@ int32_t sakia_loop_pollable(struct sakia_loop *ring);
 
 // Stores in `*waker` a handle that ends the loop's waits.
 //
-// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after the
-// loop's end. Errors: as `sakia_loop_cancel`.
+// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after
+// the loop's end. Errors: as `sakia_loop_cancel`.
 int32_t sakia_loop_waker(struct sakia_loop *ring,
                          struct sakia_waker **waker);
 
@@ -544,15 +552,16 @@ int32_t sakia_loop_waker(struct sakia_loop *ring,
 // The loop's thread. Owner: the text is the loop's, and valid until it is freed.
 const char *sakia_why_no_ring(struct sakia_loop *ring);
 
-// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that is
-// negative, for the kernel to give all memory back. Results of what has ended can still be taken; later requests
-// end with `-ECANCELED`.
+// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that
+// is negative, for the kernel to give all memory back. Results of what has ended can still be taken; later
+// requests end with `-ECANCELED`.
 //
-// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in `leaked`,
-// which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it is.
+// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in
+// `leaked`, which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it
+// is.
 //
-// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again, for more
-// tokens.
+// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again,
+// for more tokens.
 int64_t sakia_loop_stop(struct sakia_loop *ring,
                         int64_t limit_ns,
                         uint64_t *leaked,
@@ -590,11 +599,12 @@ void sakia_file_unref(struct sakia_file *file);
 // Any thread. Errors: `-EFAULT` `file` is null.
 int32_t sakia_file_number(const struct sakia_file *file);
 
-// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait. Returns
-// the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit a request.
+// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.
+// Returns the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit
+// a request.
 //
-// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room, others
-// as `pread(2)`. Keeps no memory.
+// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room,
+// others as `pread(2)`. Keeps no memory.
 int64_t sakia_try_read(const struct sakia_file *file,
                        uint8_t *buf,
                        size_t len,
@@ -616,8 +626,8 @@ uint32_t sakia_version(void);
 // Returns why the last failed call on this thread failed; an empty text if none has. In English, for people;
 // error numbers are for programs.
 //
-// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call that
-// fails on this thread, or the thread's end. Never fails.
+// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call
+// that fails on this thread, or the thread's end. Never fails.
 const char *sakia_last_error(void);
 
 // Adds a reference, and returns `waker`; null for null.
@@ -625,8 +635,8 @@ const char *sakia_last_error(void);
 // Any thread. Never fails. Can break: a waker without a reference left.
 struct sakia_waker *sakia_waker_clone(struct sakia_waker *waker);
 
-// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child. Takes
-// no lock, allocates nothing and keeps `errno`.
+// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child.
+// Takes no lock, allocates nothing and keeps `errno`.
 //
 // Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
 // Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
@@ -634,7 +644,8 @@ void sakia_waker_wake(const struct sakia_waker *waker);
 
 // Gives a reference back; nothing for null.
 //
-// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back twice.
+// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back
+// twice.
 void sakia_waker_free(struct sakia_waker *waker);
 
 // Adds a reference, and returns `waker`; null for null.
@@ -642,8 +653,8 @@ void sakia_waker_free(struct sakia_waker *waker);
 // Any thread. Never fails. Can break: a waker without a reference left.
 struct sakia_waker *sakia_waker_clone(struct sakia_waker *waker);
 
-// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child. Takes
-// no lock, allocates nothing and keeps `errno`.
+// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child.
+// Takes no lock, allocates nothing and keeps `errno`.
 //
 // Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
 // Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
@@ -651,7 +662,8 @@ void sakia_waker_wake(const struct sakia_waker *waker);
 
 // Gives a reference back; nothing for null.
 //
-// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back twice.
+// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back
+// twice.
 void sakia_waker_free(struct sakia_waker *waker);
 
 #ifdef __cplusplus

@@ -1,5 +1,6 @@
 //! Outcomes as results of C.
 
+use std::mem;
 use std::ptr;
 
 use sakia_driver::{Buffer, FileHandle, Outcome, SocketAddress, StatfsResult, StatxResult, Value};
@@ -21,19 +22,15 @@ pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_re
         Ok(number) => *number as i64,
         Err(error) => -i64::from(errno_of(error).raw_os_error()),
     };
-    match outcome.value {
-        Value::None | Value::Buffer(Buffer::Foreign(_)) if outcome.token & IN_TABLE == 0 => {
-            sakia_result {
-                token: outcome.token,
-                value,
-                file: ptr::null_mut(),
-                flags: 0,
-                reserved: 0,
-            }
-        }
-        // SAFETY: the caller's promise.
-        _ => unsafe { rest(pending, outcome, value) },
+    let has_nothing = matches!(outcome.value, Value::None | Value::Buffer(Buffer::Foreign(_)));
+    if has_nothing && outcome.token & IN_TABLE == 0 {
+        let Outcome { token, value: nothing, .. } = outcome;
+        // Neither has anything to drop, which the compiler does not see.
+        mem::forget(nothing);
+        return sakia_result { token, value, file: ptr::null_mut(), flags: 0, reserved: 0 };
     }
+    // SAFETY: the caller's promise.
+    unsafe { rest(pending, outcome, value) }
 }
 
 /// # Safety

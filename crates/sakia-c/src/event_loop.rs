@@ -31,7 +31,8 @@ thread_local! {
 /// The most requests that may be under way unless a program says otherwise.
 const UNDER_WAY_MAX: usize = 65_536;
 
-/// Performs requests for the thread that made it. A call on another thread, or in a forked child, is an error.
+/// Performs requests for the thread that made it. A call on another thread, or in a forked child, is an
+/// error.
 pub struct sakia_loop {
     thread: u64,
     process: Process,
@@ -114,8 +115,8 @@ fn foreign(ring: &sakia_loop) -> Failure {
     Failure::new(Errno::PERM, text)
 }
 
-/// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says which
-/// header the program was compiled with; it is read before the call returns.
+/// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says
+/// which header the program was compiled with; it is read before the call returns.
 ///
 /// Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
 /// `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
@@ -163,7 +164,8 @@ unsafe fn make(options: *const sakia_loop_options) -> Result<sakia_loop, Failure
     if rest.iter().any(|&byte| byte != 0) {
         return Err(Failure::invalid("the options have fields that this library does not know"));
     }
-    let is_size = |size: usize, least: usize| size >= least && size % 8 == 0 && size <= 4096;
+    let is_size =
+        |size: usize, least: usize| size >= least && size.is_multiple_of(8) && size <= 4096;
     if !is_size(request_size, REQUEST_BYTES_MIN) || !is_size(result_size, size_of::<sakia_result>())
     {
         let text = format_args!("requests of {request_size} and results of {result_size} bytes");
@@ -179,7 +181,7 @@ unsafe fn make(options: *const sakia_loop_options) -> Result<sakia_loop, Failure
         _ => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref()),
     };
     let failed = |error| Failure::of("no loop", &error);
-    let policy = policy.map_err(|error| Failure::invalid(error))?;
+    let policy = policy.map_err(Failure::invalid)?;
     let (backend, choice) = Auto::new(policy, Ring::builder()).map_err(failed)?;
     let mut ring = Loop::on(Driver::new(backend)).map_err(failed)?;
     let under_way_max = match under_way_max {
@@ -212,9 +214,9 @@ unsafe fn make(options: *const sakia_loop_options) -> Result<sakia_loop, Failure
     })
 }
 
-/// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results that
-/// were not taken are lost, and their files closed. A program that must know which memory leaked stops the loop
-/// first.
+/// Ends the loop, as `sakia_loop_stop` with a limit of one second, and frees it; nothing for null. Results
+/// that were not taken are lost, and their files closed. A program that must know which memory leaked stops
+/// the loop first.
 ///
 /// The loop's thread. Errors: `-EPERM` another thread, or a forked child; then nothing is freed. Can break: a
 /// later use of the loop.
@@ -237,16 +239,16 @@ pub unsafe extern "C" fn sakia_loop_free(ring: *mut sakia_loop) -> i32 {
 /// `sakia_loop_wait` at the latest.
 ///
 /// Results that are there are stored in `results`, which has room for `count` of them, and their number in
-/// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both pointers may
-/// be null, then all results are left.
+/// `*done`. They may be those of earlier requests, and more may be left for `sakia_loop_take`. Both
+/// pointers may be null, then all results are left.
 ///
 /// If not all were accepted, the next one cannot be submitted: a call that begins with it returns the reason.
 ///
-/// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as many
-/// are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is not known;
-/// `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked child. Owner: see
-/// `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of its
-/// request was taken.
+/// The loop's thread; a signal handler may not call it. Errors, all about the first request: `-EAGAIN` as
+/// many are under way as may be, so take results first; `-EINVAL` an operation, a flag or a size that is
+/// not known; `-EFAULT` a null pointer; `-EBADF` a file is missing; `-EPERM` another thread, or a forked
+/// child. Owner: see `sakia_request`. Can break: memory that is freed, or a number that is closed, before
+/// the last result of its request was taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_loop_submit(
     ring: *mut sakia_loop,
@@ -299,7 +301,11 @@ fn full() -> Failure {
 /// Checks an array of the program's.
 #[inline(always)]
 fn check_array(address: *const u8, count: usize, what: &str) -> Result<(), Failure> {
-    if address.is_null() || count == 0 || count > i32::MAX as usize || address.addr() % 8 != 0 {
+    if address.is_null()
+        || count == 0
+        || count > i32::MAX as usize
+        || !address.addr().is_multiple_of(8)
+    {
         return Err(bad_array(address, count, what));
     }
     Ok(())
@@ -344,8 +350,8 @@ unsafe fn store(state: &mut State, results: *mut sakia_result, room: usize) -> u
 /// Stores results that are there in `results`, at most `room`, and returns their number, perhaps 0.
 ///
 /// The loop's thread. Makes no system call: a language calls it before it releases its lock for
-/// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a forked
-/// child. Owner: the memory of a request is the program's again once its last result was taken.
+/// `sakia_loop_wait`. Errors: `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` another thread, or a
+/// forked child. Owner: the memory of a request is the program's again once its last result was taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_loop_take(
     ring: *mut sakia_loop,
@@ -361,9 +367,10 @@ pub unsafe extern "C" fn sakia_loop_take(
     })
 }
 
-/// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It waits
-/// at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns the number
-/// of results; 0 after a signal, after a wake, or when the time is over, and rarely for no reason.
+/// Submits what was not, waits for a result if there is none, and stores results as `sakia_loop_take`. It
+/// waits at most `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns
+/// the number of results; 0 after a signal, after a wake, or when the time is over, and rarely for no
+/// reason.
 ///
 /// The loop's thread. Errors: as `sakia_loop_take`; others mean that the loop is of no more use. Kernel: one
 /// system call, as a rule.
@@ -390,9 +397,9 @@ pub unsafe extern "C" fn sakia_loop_wait(
     })
 }
 
-/// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
-/// quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is harmless
-/// to memory; but one of another loop may name a request of this one.
+/// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
+/// was quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is
+/// harmless to memory; but one of another loop may name a request of this one.
 ///
 /// The loop's thread. Errors: `-EPERM` another thread, or a forked child; `-EFAULT` null.
 #[unsafe(no_mangle)]
@@ -417,8 +424,9 @@ pub unsafe extern "C" fn sakia_loop_under_way(ring: *mut sakia_loop) -> i64 {
     })
 }
 
-/// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event loop to
-/// poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until it returns 0.
+/// Returns a new descriptor that becomes readable when a wait would bring something, for a foreign event
+/// loop to poll, level-triggered. Before that one sleeps, call `sakia_loop_wait` with a timeout of 0 until
+/// it returns 0.
 ///
 /// The loop's thread. Owner: the program closes the descriptor, before or after the loop. Errors: `-EMFILE`,
 /// `-ENFILE` none is left, and as `sakia_loop_cancel`.
@@ -435,8 +443,8 @@ pub unsafe extern "C" fn sakia_loop_pollable(ring: *mut sakia_loop) -> i32 {
 
 /// Stores in `*waker` a handle that ends the loop's waits.
 ///
-/// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after the
-/// loop's end. Errors: as `sakia_loop_cancel`.
+/// The loop's thread; the waker is for any thread. Owner: `sakia_waker_free` gives it back, before or after
+/// the loop's end. Errors: as `sakia_loop_cancel`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_loop_waker(
     ring: *mut sakia_loop,
@@ -471,15 +479,16 @@ pub unsafe extern "C" fn sakia_why_no_ring(ring: *mut sakia_loop) -> *const c_ch
     text
 }
 
-/// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that is
-/// negative, for the kernel to give all memory back. Results of what has ended can still be taken; later requests
-/// end with `-ECANCELED`.
+/// Ends the loop: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for ever if that
+/// is negative, for the kernel to give all memory back. Results of what has ended can still be taken; later
+/// requests end with `-ECANCELED`.
 ///
-/// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in `leaked`,
-/// which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it is.
+/// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in
+/// `leaked`, which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it
+/// is.
 ///
-/// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again, for more
-/// tokens.
+/// The loop's thread. Errors: `-EFAULT` a null pointer, and as `sakia_loop_cancel`. May be called again,
+/// for more tokens.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_loop_stop(
     ring: *mut sakia_loop,

@@ -193,11 +193,12 @@ fn position(offset: u64) -> Option<u64> {
     (offset != SAKIA_CURRENT_POSITION).then_some(offset)
 }
 
-/// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait. Returns
-/// the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit a request.
+/// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.
+/// Returns the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit
+/// a request.
 ///
-/// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room, others
-/// as `pread(2)`. Keeps no memory.
+/// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room,
+/// others as `pread(2)`. Keeps no memory.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_try_read(
     file: *const sakia_file,

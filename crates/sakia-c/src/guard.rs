@@ -118,8 +118,8 @@ pub extern "C" fn sakia_version() -> u32 {
 /// Returns why the last failed call on this thread failed; an empty text if none has. In English, for people;
 /// error numbers are for programs.
 ///
-/// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call that
-/// fails on this thread, or the thread's end. Never fails.
+/// Any thread; a signal handler may not call it. The text is the library's, and valid until the next call
+/// that fails on this thread, or the thread's end. Never fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn sakia_last_error() -> *const c_char {
     LAST.with(|last| last.get().cast())

@@ -67,8 +67,8 @@ pub const SAKIA_OP_RENAME: u32 = 15;
 pub const SAKIA_OP_LINK: u32 = 16;
 /// Makes the symbolic link `path` below `file`, which leads to `path2`.
 pub const SAKIA_OP_SYMLINK: u32 = 17;
-/// Writes the target of the symbolic link `path` below `file` to `buf`, at most `len` bytes, without a zero at
-/// the end. Value: the bytes.
+/// Writes the target of the symbolic link `path` below `file` to `buf`, at most `len` bytes, without a zero
+/// at the end. Value: the bytes.
 pub const SAKIA_OP_READLINK: u32 = 18;
 /// Writes entries of the directory `file` to `buf`, as `getdents64(2)`, at most `len` bytes. Value: the
 /// bytes; 0 at the end.
@@ -97,8 +97,8 @@ pub const SAKIA_OP_CONNECT: u32 = 28;
 /// Accepts a connection of `file`. The result has it; its peer's address is written to `buf`, at most `len`
 /// bytes, unless that is null. Value: the bytes of the address.
 pub const SAKIA_OP_ACCEPT: u32 = 29;
-/// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each, with
-/// `SAKIA_MORE` if there will be more.
+/// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each,
+/// with `SAKIA_MORE` if there will be more.
 pub const SAKIA_OP_ACCEPT_MANY: u32 = 30;
 /// Sends `len` bytes of `buf` on the connection `file`; `flags` are `MSG_*`. Value: the bytes.
 pub const SAKIA_OP_SEND: u32 = 31;
@@ -116,10 +116,11 @@ pub const SAKIA_OP_RECEIVE_MESSAGE: u32 = 34;
 /// Shuts `file` down in the directions `arg[0]`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
 pub const SAKIA_OP_SHUTDOWN: u32 = 35;
 
-/// One operation. Set all of it to zero first, then the fields that the operation names; other fields must be
-/// zero. What its pointers lead to belongs to the library from the submission until the last result was taken:
-/// a program neither frees nor changes it, and does not read what is written by the request. Paths, and
-/// everything that is said to be copied, may go when the submission returns, and so may the request itself.
+/// One operation. Set all of it to zero first, then the fields that the operation names; other fields must
+/// be zero. What its pointers lead to belongs to the library from the submission until the last result was
+/// taken: a program neither frees nor changes it, and does not read what is written by the request. Paths,
+/// and everything that is said to be copied, may go when the submission returns, and so may the request
+/// itself.
 #[repr(C)]
 pub struct sakia_request {
     /// One of `SAKIA_OP_*`.

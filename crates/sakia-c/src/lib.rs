@@ -17,10 +17,6 @@
 //!   is taken. Nothing else keeps an address of the program.
 
 #![expect(non_camel_case_types, reason = "the names in C")]
-#![expect(
-    clippy::missing_safety_doc,
-    reason = "the contract is the header's, a part of it in each comment"
-)]
 
 mod answer;
 mod event_loop;

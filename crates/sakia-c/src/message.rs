@@ -293,7 +293,8 @@ impl ControlRoom {
             return false;
         }
         let taken = len.next_multiple_of(8).min(self.left);
-        // SAFETY: the caller's promise: there is room for `taken` bytes, the header and the content among them.
+        // SAFETY: the caller's promise: there is room for `taken` bytes, the header and the content among
+        // them.
         unsafe {
             self.at.write_bytes(0, taken);
             self.at.cast::<ControlHeader>().write_unaligned(ControlHeader { len, level, kind });

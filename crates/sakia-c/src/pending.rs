@@ -1,4 +1,4 @@
-//! What a request leaves to be done when its result is taken.
+//! The part of a request that is left until its result is taken.
 
 use std::ffi::c_void;
 

@@ -30,8 +30,8 @@ pub unsafe extern "C" fn sakia_waker_clone(waker: *mut sakia_waker) -> *mut saki
     waker
 }
 
-/// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child. Takes
-/// no lock, allocates nothing and keeps `errno`.
+/// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child.
+/// Takes no lock, allocates nothing and keeps `errno`.
 ///
 /// Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
 /// Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
@@ -45,7 +45,8 @@ pub unsafe extern "C" fn sakia_waker_wake(waker: *const sakia_waker) {
 
 /// Gives a reference back; nothing for null.
 ///
-/// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back twice.
+/// Any thread; a signal handler may not call it. Never fails. Can break: a reference that is given back
+/// twice.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_waker_free(waker: *mut sakia_waker) {
     guarded(|| {

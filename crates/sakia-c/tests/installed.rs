@@ -111,7 +111,7 @@ fn programs_are_built_and_run() {
     }
 }
 
-/// What is exported is what the header declares, and programs are linked with the name that may stay.
+/// The exports are what the header declares, and programs are linked with the name that may stay.
 fn symbols_are_the_listed_ones(installed: &Installed) {
     let library = installed.path("lib/libsakia.so");
     let names = text_of(Command::new("nm").args(["-D", "--defined-only", &library]));
