@@ -61,6 +61,8 @@ fn text(root: &Path) -> anyhow::Result<String> {
     let mut builder = Builder::new().with_config(config);
     let mut sources =
         fs::read_dir(folder.join("src")).context("the sources")?.collect::<Result<Vec<_>, _>>()?;
+    // The root would bring all of them once more.
+    sources.retain(|entry| entry.file_name() != "lib.rs");
     // A fixed order, with the structures first.
     sources.sort_by_key(|entry| (entry.file_name() != "interface.rs", entry.file_name()));
     for source in sources {

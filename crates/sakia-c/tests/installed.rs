@@ -124,7 +124,8 @@ fn symbols_are_the_listed_ones(installed: &Installed) {
 }
 
 fn sums_are_right(installed: &Installed, mut program: Command) {
-    let bytes: Vec<u8> = (0..3_000_001_u32).map(|index| (index * 7 >> 3) as u8).collect();
+    let bytes: Vec<u8> =
+        (0..3_000_001_u32).map(|index| (index.wrapping_mul(7) >> 3) as u8).collect();
     let (large, empty) = (installed.path("large"), installed.path("empty"));
     fs::write(&large, &bytes).expect("a file");
     fs::write(&empty, "").expect("a file");
