@@ -44,8 +44,7 @@ fn has(programs: &[&str]) -> bool {
 
 impl Installed {
     fn new() -> Self {
-        let folder = env::temp_dir().join(format!("sakia-c-{}", std::process::id()));
-        let installed = Self(folder.join("prefix"));
+        let installed = Self(env::temp_dir().join(format!("sakia-c-{}", std::process::id())));
         let mut install = Command::new(env!("CARGO"));
         install.args(["run", "--quiet", "--locked", "--package", "xtask", "--", "dist"]);
         install.args(["--profile", "dev", "--prefix"]).arg(&installed.0);
