@@ -49,6 +49,7 @@ pub(crate) fn run(
     let operations = build(root, "sakia", "runtime_instructions")?;
     let (rows, is_reached) = with_data(|data| {
         let (mut rows, is_reached) = loops::measure(&loops, data, json)?;
+        rows.extend(loops::measure_requests(&loops, data, json)?);
         rows.extend(runtime::measure(&operations, data, json)?);
         Ok((rows, is_reached))
     })?;

@@ -42,13 +42,7 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
         for batch in BATCHES {
             let mut per_op = [0.0; VARIANTS.len()];
             for (cell, variant) in per_op.iter_mut().zip(VARIANTS) {
-                *cell = per_operation(COUNT, |count| {
-                    let [batch, count] = [batch.into(), count].map(|number| number.to_string());
-                    let (_, taken) = callgrind::run(program, |command| {
-                        command.args([variant, operation, &batch, &count]).arg(data);
-                    })?;
-                    Ok(taken)
-                })?;
+                *cell = count(program, data, [variant, operation], batch)?;
             }
             let [by_crate, ring, owned, promised, driver] = per_op;
             is_reached &= ring / by_crate <= RATIO_MAX;
@@ -75,6 +69,58 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
         }
     }
     Ok((rows, is_reached))
+}
+
+/// Prints a row per operation and batch for requests: instructions per operation of the driver and of the
+/// loop of requests on it, with the same rules for plain calls.
+pub(super) fn measure_requests(
+    program: &Path,
+    data: &Path,
+    json: bool,
+) -> anyhow::Result<Vec<Row>> {
+    const VARIANTS: [&str; 2] = ["driver", "loop"];
+    if !json {
+        println!(
+            "{:<10} {:>5} {:>8} {:>8} {:>11}",
+            "requests", "batch", "driver", "loop", "loop/driver"
+        );
+    }
+    let mut rows = Vec::new();
+    for operation in ["nop", "read", "cached"] {
+        for batch in BATCHES {
+            let mut per_op = [0.0; VARIANTS.len()];
+            for (cell, variant) in per_op.iter_mut().zip(VARIANTS) {
+                *cell = count(program, data, [variant, operation], batch)?;
+            }
+            let [driver, on_loop] = per_op;
+            let ratio = on_loop / driver;
+            let params = json!({"operation": operation, "batch": batch, "form": "requests"});
+            let counts = VARIANTS.into_iter().zip(per_op);
+            if json {
+                let line = json!({
+                    "type": "result", "experiment": "instructions", "params": params,
+                    "instructions_per_op": Value::from_iter(counts.clone()),
+                    "ratios": {"loop/driver": ratio},
+                });
+                println!("{line}");
+            } else {
+                println!("{operation:<10} {batch:>5} {driver:>8.1} {on_loop:>8.1} {ratio:>11.2}");
+            }
+            rows.push(Row { params, counts: counts.collect() });
+        }
+    }
+    Ok(rows)
+}
+
+/// Returns the instructions per operation of a variant.
+fn count(program: &Path, data: &Path, what: [&str; 2], batch: u32) -> anyhow::Result<f64> {
+    per_operation(COUNT, |count| {
+        let [batch, count] = [batch.into(), count].map(|number| number.to_string());
+        let (_, taken) = callgrind::run(program, |command| {
+            command.args(what).args([&batch, &count]).arg(data);
+        })?;
+        Ok(taken)
+    })
 }
 
 /// Formats a ratio, marked if it misses the target.
