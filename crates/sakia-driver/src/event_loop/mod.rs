@@ -438,10 +438,10 @@ impl Loop {
     /// See [`Loop`](Loop#examples).
     #[inline]
     pub fn wait(&mut self, wait: Wait) -> io::Result<usize> {
-        let is_woken = self.files.mailbox().signal().is_raised();
-        if is_woken || self.is_polled || !self.wake.is_armed() {
+        if self.is_polled || !self.wake.is_armed() {
             self.prepare_turn();
         }
+        let is_woken = self.files.mailbox().signal().is_raised();
         let wait = if is_woken || self.ready() > 0 { Wait::Poll } else { wait };
         self.driver.turn(wait)?;
         if self.files.mailbox().signal().is_raised() {
@@ -588,8 +588,10 @@ impl Loop {
     pub fn stop(&mut self, limit: Duration) -> LoopEnd {
         self.read_letters();
         self.files.forget_all();
+        self.read_letters(); // of files of which this loop was the last user
         self.wake.disarm();
         let leaked = self.driver.end_requests(limit);
+        self.read_letters();
         self.files.mailbox().close();
         for token in std::mem::take(&mut self.closes) {
             // The last user of the file closes it.
@@ -630,8 +632,9 @@ impl Loop {
         if self.is_polled {
             self.driver.clear_readiness();
         }
-        self.read_letters();
         if !self.wake.is_armed() {
+            // A wake that was taken before it had written has ended the last one, and left its write.
+            self.files.mailbox().signal().drain();
             self.wake.arm(&self.driver, self.files.wake_fd());
         }
     }
@@ -683,5 +686,36 @@ impl Drop for Loop {
         let _ = self.stop(DRAIN_LIMIT);
         // Answers keep the memory of the driver, and their files open.
         while self.take().is_some() {}
+    }
+}
+
+// All these tests make system calls.
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+    use crate::epoll::Epoll;
+
+    /// A wake that is taken between its mark and its write leaves the write. The loop must not take that for one
+    /// wake after the other.
+    #[test]
+    fn a_late_write_of_a_wake_ends_one_wait() {
+        for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
+            let mut ring = Loop::on(driver).unwrap();
+            ring.wait(Wait::Poll).unwrap();
+            let signal = Arc::clone(ring.files.mailbox().signal());
+            rustix::io::write(&signal, &1_u64.to_ne_bytes()).unwrap();
+            assert_eq!(ring.wait(Wait::Forever).unwrap(), 0);
+            ring.wait(Wait::Poll).unwrap();
+            let mut readable = [PollFd::new(&signal, PollFlags::IN)];
+            assert_eq!(poll(&mut readable, Some(&Timespec::default())), Ok(0), "it was taken");
+            // The next wake is seen all the same, and so is one whose write was taken before its mark was seen.
+            ring.waker().wake();
+            assert_eq!(ring.wait(Wait::Forever).unwrap(), 0);
+            ring.waker().wake();
+            signal.drain();
+            assert_eq!(ring.wait(Wait::Forever).unwrap(), 0);
+        }
     }
 }

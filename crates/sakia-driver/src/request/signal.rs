@@ -61,6 +61,12 @@ impl Signal {
     /// Takes the wakes up to now.
     pub(crate) fn clear(&self) {
         self.is_raised.swap(false, Ordering::AcqRel);
+        self.drain();
+    }
+
+    /// Takes what wakes have written. The mark stays: look at it afterwards, since the wake that has set it may
+    /// have written before.
+    pub(crate) fn drain(&self) {
         rustix::io::read(&self.event, &mut [0; 8]).ok(); // `EAGAIN`: a wake has yet to write
     }
 }

@@ -131,6 +131,45 @@ fn finish_after_stop(ring: &mut Loop) -> Vec<(u64, Result<usize, Option<i32>>)> 
 }
 
 #[test]
+fn a_stop_closes_what_it_was_asked_to_close_and_keeps_connections() {
+    on_both(|ring| {
+        let (reader, mut writer) = pipe();
+        ring.submit(read(&reader), 1).unwrap();
+        ring.wait(Wait::Poll).unwrap();
+        ring.submit(Request::Close { file: reader }, 2).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let listener = FileHandle::new(listener);
+        ring.submit(Request::AcceptMany { socket: (&listener).into() }, 3).unwrap();
+        ring.wait(Wait::Poll).unwrap();
+        let _peer = std::net::TcpStream::connect(address).unwrap();
+        let mut seen = Vec::new();
+        while seen.len() < 2 {
+            // The connection and the read; the close may be there, too.
+            match ring.take() {
+                Some(outcome) if outcome.more => seen.push(outcome.into_file().is_some()),
+                Some(outcome) => seen.push(outcome.token == 1 || outcome.result.is_ok()),
+                None => drop(ring.wait(Wait::Forever).unwrap()),
+            }
+        }
+        assert!(seen.iter().all(|is_right| *is_right));
+        let _other = std::net::TcpStream::connect(address).unwrap();
+        while ring.wait(Wait::Forever).unwrap() == 0 {}
+        assert_eq!(ring.stop(Duration::from_secs(60)).leaked, []);
+        assert!(writer.write(b"x").is_err(), "no reader is left");
+        while let Some(outcome) = ring.take() {
+            match (outcome.token, outcome.more) {
+                (2, false) => outcome.result.map(drop).unwrap(),
+                (3, true) => assert!(outcome.into_file().is_some()),
+                (3, false) => assert!(outcome.result.is_err()),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(ring.under_way(), 0);
+    });
+}
+
+#[test]
 fn dropping_the_loop_closes_what_was_not_taken() {
     on_both(|_| {
         let (reader, mut writer) = pipe();
