@@ -697,8 +697,8 @@ mod tests {
     use super::*;
     use crate::epoll::Epoll;
 
-    /// A wake that is taken between its mark and its write leaves the write. The loop must not take that for one
-    /// wake after the other.
+    /// A wake that is taken between its mark and its write leaves the write. The loop must not take that for
+    /// one wake after the other.
     #[test]
     fn a_late_write_of_a_wake_ends_one_wait() {
         for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
@@ -710,7 +710,8 @@ mod tests {
             ring.wait(Wait::Poll).unwrap();
             let mut readable = [PollFd::new(&signal, PollFlags::IN)];
             assert_eq!(poll(&mut readable, Some(&Timespec::default())), Ok(0), "it was taken");
-            // The next wake is seen all the same, and so is one whose write was taken before its mark was seen.
+            // The next wake is seen all the same, and so is one whose write was taken before its mark was
+            // seen.
             ring.waker().wake();
             assert_eq!(ring.wait(Wait::Forever).unwrap(), 0);
             ring.waker().wake();

@@ -64,8 +64,8 @@ impl Signal {
         self.drain();
     }
 
-    /// Takes what wakes have written. The mark stays: look at it afterwards, since the wake that has set it may
-    /// have written before.
+    /// Takes what wakes have written. The mark stays: look at it afterwards, since the wake that has set it
+    /// may have written before.
     pub(crate) fn drain(&self) {
         rustix::io::read(&self.event, &mut [0; 8]).ok(); // `EAGAIN`: a wake has yet to write
     }

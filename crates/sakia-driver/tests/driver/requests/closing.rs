@@ -9,7 +9,7 @@ use std::thread;
 use rustix::io::dup2;
 use sakia_driver::{Bypass, CURRENT_POSITION, FileHandle, Loop, Request, Target, Wait};
 
-use super::{errno, finish, next, on_both, perform, value};
+use super::{assert_closed, errno, finish, next, on_both, perform, value};
 use crate::support::{TempDir, identity};
 
 /// A pipe's end to read, as a handle, and its end to write.
@@ -22,7 +22,7 @@ fn read(file: &FileHandle) -> Request {
     Request::read(file, vec![0; 8].into(), CURRENT_POSITION)
 }
 
-/// Returns whether the pipe has no reader any more.
+/// Returns whether the pipe has no reader any more. That it has one may be another test's fork, for a moment.
 fn is_closed(writer: &mut std::io::PipeWriter) -> bool {
     writer.write(b"x").is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE))
 }
@@ -31,7 +31,6 @@ fn is_closed(writer: &mut std::io::PipeWriter) -> bool {
 fn the_last_handle_closes_it_in_the_next_wait() {
     on_both(|ring| {
         let (reader, mut writer) = pipe();
-        let raw = reader.raw();
         writer.write_all(b"abc").unwrap();
         assert_eq!(value(ring, read(&reader)).0, 3);
         let clone = reader.clone();
@@ -41,11 +40,11 @@ fn the_last_handle_closes_it_in_the_next_wait() {
         drop(clone);
         ring.wait(Wait::Poll).unwrap();
         ring.wait(Wait::Poll).unwrap(); // a ring closes it by an entry
-        assert!(is_closed(&mut writer), "{raw} is {:?}", identity(raw));
+        assert_closed(&writer);
         // One that no loop has used is closed at once.
-        let (reader, mut writer) = pipe();
+        let (reader, writer) = pipe();
         drop(reader);
-        assert!(is_closed(&mut writer));
+        assert_closed(&writer);
     });
 }
 
@@ -59,14 +58,14 @@ fn a_request_keeps_its_file_open_without_a_handle() {
         writer.write_all(b"late").unwrap();
         assert_eq!(next(ring).result.unwrap(), 4);
         ring.wait(Wait::Poll).unwrap();
-        assert!(is_closed(&mut writer));
+        assert_closed(&writer);
     });
 }
 
 #[test]
 fn a_close_cancels_waits_and_closes() {
     on_both(|ring| {
-        let (reader, mut writer) = pipe();
+        let (reader, writer) = pipe();
         ring.submit(read(&reader), 1).unwrap();
         ring.wait(Wait::Poll).unwrap();
         let clone = reader.clone();
@@ -85,7 +84,7 @@ fn a_close_cancels_waits_and_closes() {
         let canceled = outcomes.remove(&1).unwrap().result.unwrap_err();
         assert_eq!(canceled.raw_os_error(), Some(libc::ECANCELED));
         outcomes.remove(&2).unwrap().result.unwrap();
-        assert!(is_closed(&mut writer));
+        assert_closed(&writer);
         for request in [read(&clone), Request::Close { file: clone.clone() }] {
             assert_eq!(errno(ring, request), libc::EBADF);
         }
@@ -108,7 +107,7 @@ fn a_lent_file_is_not_closed() {
 
 #[test]
 fn a_close_waits_for_the_requests_of_other_loops() {
-    let (reader, mut writer) = pipe();
+    let (reader, writer) = pipe();
     let (sender, receiver) = mpsc::channel();
     let file = reader.clone();
     let other = thread::spawn(move || {
@@ -124,7 +123,7 @@ fn a_close_waits_for_the_requests_of_other_loops() {
     on_both(|ring| assert_eq!(ring.under_way(), 0)); // other loops are no users
     let mut ring = Loop::new().unwrap();
     perform(&mut ring, Request::Close { file: reader }).result.unwrap();
-    assert!(is_closed(&mut writer));
+    assert_closed(&writer);
     assert_eq!(other.join().unwrap(), Some(libc::ECANCELED));
 }
 
@@ -140,7 +139,7 @@ fn a_loop_that_ends_gives_its_files_up() {
         assert!(ring.take().is_none(), "the other loop has not heard of it");
         drop(other);
         assert!(next(ring).result.is_ok());
-        assert!(is_closed(&mut writer));
+        assert_closed(&writer);
         // A loop that ends before the file has no user any more: its last user closes it.
         let (reader, mut writer) = pipe();
         let mut other = Loop::new().unwrap();
@@ -151,7 +150,7 @@ fn a_loop_that_ends_gives_its_files_up() {
         assert!(ended.stop(std::time::Duration::MAX).leaked.is_empty());
         assert_eq!(ended.take().unwrap().result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
         drop(other);
-        assert!(is_closed(&mut writer));
+        assert_closed(&writer);
     });
 }
 
@@ -189,7 +188,7 @@ fn a_number_may_be_another_file_once_its_outcomes_were_taken() {
         writer.write_all(b"pipe").unwrap();
         assert_eq!(next(ring).into_vec().unwrap(), b"pipe");
         drop(place);
-        assert!(is_closed(&mut writer), "a number keeps nothing open");
+        assert_closed(&writer);
     });
 }
 

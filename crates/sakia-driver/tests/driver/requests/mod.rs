@@ -10,9 +10,12 @@ pub mod wakes;
 
 use std::collections::HashMap;
 use std::ffi::CString;
+use std::io::PipeWriter;
 use std::path::Path;
 
 use sakia_driver::{Driver, Epoll, FileHandle, Loop, Outcome, Request, Value, Wait};
+
+use crate::support::assert_unread;
 
 /// Runs a test on a ring, and on epoll.
 fn on_both(test: impl Fn(&mut Loop)) {
@@ -74,4 +77,10 @@ fn file_of(ring: &mut Loop, request: Request) -> FileHandle {
 
 fn path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
+}
+
+/// Asserts that no reader of the pipe is left.
+#[track_caller]
+fn assert_closed(writer: &PipeWriter) {
+    assert_unread(&writer.try_clone().unwrap().into());
 }
