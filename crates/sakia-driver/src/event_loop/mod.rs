@@ -28,7 +28,7 @@ use crate::key::Key;
 use crate::ops::ControlMessages;
 use crate::request::{
     Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Started,
-    begun, start, under_way,
+    begun, start, under_way, with_memory,
 };
 
 /// Performs requests for the thread that made it. Submitting and waiting are one system call, and results are
@@ -360,8 +360,10 @@ impl Loop {
             return Err(Full(Request::read(file, buffer, offset)));
         }
         let fd = self.files.of(&self.driver).find_file(file);
-        let started = fd.map(|fd| begun(self.driver.begin_read(&fd, buffer, offset), token));
-        Ok(self.note(token, started))
+        let started = with_memory(fd, buffer, |fd, buffer| {
+            begun(self.driver.begin_read(&fd, buffer, offset), token)
+        });
+        Ok(self.note(token, Ok(started)))
     }
 
     /// Submits a [`Request::Write`] of a file handle, in fewer instructions.
@@ -383,8 +385,10 @@ impl Loop {
             return Err(Full(Request::write(file, buffer, offset)));
         }
         let fd = self.files.of(&self.driver).find_file(file);
-        let started = fd.map(|fd| begun(self.driver.begin_write(&fd, buffer, offset), token));
-        Ok(self.note(token, started))
+        let started = with_memory(fd, buffer, |fd, buffer| {
+            begun(self.driver.begin_write(&fd, buffer, offset), token)
+        });
+        Ok(self.note(token, Ok(started)))
     }
 
     #[inline(always)]

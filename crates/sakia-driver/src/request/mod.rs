@@ -22,7 +22,7 @@ pub use self::file::{FileHandle, Target};
 pub(crate) use self::mailbox::{FileId, Letter, Mailbox};
 pub(crate) use self::several::{AcceptMany, Deliveries};
 pub(crate) use self::signal::Signal;
-pub(crate) use self::start::{Files, Started, begun, start, under_way};
+pub(crate) use self::start::{Files, Started, begun, start, under_way, with_memory};
 use crate::address::{Domain, ShutdownHow, SocketAddress, SocketType};
 use crate::ops::{
     ControlMessages, OpenHow, PollEvents, Received, ReceivedControl, SetTime, StatfsResult,

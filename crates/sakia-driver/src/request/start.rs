@@ -5,6 +5,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use super::{AcceptMany, Answer, Deliveries, Request, Target};
+use crate::buf::BufResult;
 use crate::fd::Fd;
 use crate::handle::{Begun, Handle, Op};
 use crate::key::Key;
@@ -29,7 +30,7 @@ pub(crate) enum Started {
 /// [`next_answer`](crate::driver::Driver::next_answer), and those that are not its last in `deliveries`.
 ///
 /// # Errors
-/// `EBADF`: its file was closed. `EINVAL`: it is not for a driver.
+/// `EBADF`: its file was closed. `EINVAL`: it is not for a driver. Only if it has no memory to give back.
 pub(crate) fn start(
     request: Request,
     token: u64,
@@ -43,18 +44,24 @@ pub(crate) fn start(
         Request::Close { .. } => return Err(Errno::INVAL),
         Request::Nop => under_way(driver.nop(), token),
         Request::Read { file, buffer, offset } => {
-            begun(driver.begin_read(&files.find(&file)?, buffer, offset), token)
+            with_memory(files.find(&file), buffer, |fd, buffer| {
+                begun(driver.begin_read(&fd, buffer, offset), token)
+            })
         }
         Request::Write { file, buffer, offset } => {
-            begun(driver.begin_write(&files.find(&file)?, buffer, offset), token)
+            with_memory(files.find(&file), buffer, |fd, buffer| {
+                begun(driver.begin_write(&fd, buffer, offset), token)
+            })
         }
         Request::ReadVectored { file, buffers, offset, flags } => {
-            let fd = files.find(&file)?;
-            under_way(driver.read_vectored_with(&fd, buffers, offset, flags), token)
+            with_memory(files.find(&file), buffers, |fd, buffers| {
+                under_way(driver.read_vectored_with(&fd, buffers, offset, flags), token)
+            })
         }
         Request::WriteVectored { file, buffers, offset, flags } => {
-            let fd = files.find(&file)?;
-            under_way(driver.write_vectored_with(&fd, buffers, offset, flags), token)
+            with_memory(files.find(&file), buffers, |fd, buffers| {
+                under_way(driver.write_vectored_with(&fd, buffers, offset, flags), token)
+            })
         }
         Request::Open { directory, path, how } => {
             let directory = at(directory)?;
@@ -101,11 +108,14 @@ pub(crate) fn start(
             under_way(driver.symlink(target, directory.as_ref(), link), token)
         }
         Request::ReadLink { directory, path, buffer } => {
-            let directory = at(directory)?;
-            under_way(driver.readlink(directory.as_ref(), path, buffer), token)
+            with_memory(at(directory), buffer, |directory, buffer| {
+                under_way(driver.readlink(directory.as_ref(), path, buffer), token)
+            })
         }
         Request::ReadDirectory { file, buffer } => {
-            under_way(driver.read_directory(&files.find(&file)?, buffer), token)
+            with_memory(files.find(&file), buffer, |fd, buffer| {
+                under_way(driver.read_directory(&fd, buffer), token)
+            })
         }
         Request::ChangeMode { directory, path: Some(path), mode, flags } => {
             let directory = at(directory)?;
@@ -153,23 +163,54 @@ pub(crate) fn start(
             under_way(driver.start(AcceptMany { fd, token, deliveries }), token)
         }
         Request::Send { socket, buffer, flags } => {
-            under_way(driver.send(&files.find(&socket)?, buffer, flags), token)
+            with_memory(files.find(&socket), buffer, |fd, buffer| {
+                under_way(driver.send(&fd, buffer, flags), token)
+            })
         }
         Request::Receive { socket, buffer, flags } => {
-            under_way(driver.recv(&files.find(&socket)?, buffer, flags), token)
+            with_memory(files.find(&socket), buffer, |fd, buffer| {
+                under_way(driver.recv(&fd, buffer, flags), token)
+            })
         }
         Request::SendMessage { socket, buffer, address, control, flags } => {
-            let fd = files.find(&socket)?;
-            under_way(driver.send_message(&fd, buffer, &address, *control, flags), token)
+            with_memory(files.find(&socket), buffer, |fd, buffer| {
+                under_way(driver.send_message(&fd, buffer, &address, *control, flags), token)
+            })
         }
         Request::ReceiveMessage { socket, buffer, control_bytes, flags } => {
-            let fd = files.find(&socket)?;
-            under_way(driver.recv_message(&fd, buffer, control_bytes, flags), token)
+            with_memory(files.find(&socket), buffer, |fd, buffer| {
+                under_way(driver.recv_message(&fd, buffer, control_bytes, flags), token)
+            })
         }
         Request::Shutdown { socket, how } => {
             under_way(driver.shutdown_socket(&files.find(&socket)?, how), token)
         }
     })
+}
+
+/// Starts a request that has memory. Without its file it is done, and the answer gives the memory back.
+#[inline(always)]
+pub(crate) fn with_memory<F, M>(
+    file: Result<F, Errno>,
+    memory: M,
+    start: impl FnOnce(F, M) -> Started,
+) -> Started
+where
+    BufResult<usize, M>: Into<Answer>,
+{
+    match file {
+        Ok(file) => start(file, memory),
+        Err(errno) => unbegun(errno, memory),
+    }
+}
+
+#[cold]
+fn unbegun<M>(errno: Errno, memory: M) -> Started
+where
+    BufResult<usize, M>: Into<Answer>,
+{
+    let output: BufResult<usize, M> = (Err(errno.into()), memory);
+    Started::Done(output.into())
 }
 
 /// Returns the file that an operation without a path is for.

@@ -5,6 +5,7 @@ mod bits;
 mod closing;
 mod each;
 pub mod ends;
+mod hostile;
 mod random;
 pub mod wakes;
 

@@ -1,0 +1,71 @@
+//! Programs that do what they need not: handles that share a descriptor, owners with code of their own, equal
+//! tokens, requests after the end.
+
+use sakia_driver::{Buffer, ControlMessages, FileHandle, Outcome, Request, Target, Value};
+
+use super::{next, on_both, perform};
+
+fn pipe() -> (FileHandle, std::io::PipeWriter) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    (FileHandle::new(reader), writer)
+}
+
+fn errno_of(outcome: &Outcome) -> Option<i32> {
+    outcome.result.as_ref().err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn memory_comes_back_from_requests_for_a_closed_file() {
+    on_both(|ring| {
+        let (file, _writer) = pipe();
+        perform(ring, Request::Close { file: file.clone() }).result.unwrap();
+        let target = || Target::from(&file);
+        let memory = || Buffer::from(vec![7; 8]);
+        let address = || Box::new("127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap().into());
+        let several = || vec![memory(), memory()];
+        let requests = [
+            Request::Read { file: target(), buffer: memory(), offset: 0 },
+            Request::Write { file: target(), buffer: memory(), offset: 0 },
+            Request::ReadVectored { file: target(), buffers: several(), offset: 0, flags: 0 },
+            Request::WriteVectored { file: target(), buffers: several(), offset: 0, flags: 0 },
+            Request::ReadLink { directory: Some(target()), path: c"x".into(), buffer: vec![7; 8] },
+            Request::ReadDirectory { file: target(), buffer: vec![7; 8] },
+            Request::Send { socket: target(), buffer: memory(), flags: 0 },
+            Request::Receive { socket: target(), buffer: memory(), flags: 0 },
+            Request::SendMessage {
+                socket: target(),
+                buffer: memory(),
+                address: address(),
+                control: Box::new(ControlMessages::new()),
+                flags: 0,
+            },
+            Request::ReceiveMessage {
+                socket: target(),
+                buffer: memory(),
+                control_bytes: 0,
+                flags: 0,
+            },
+        ];
+        for request in requests {
+            let name = format!("{request:?}");
+            let outcome = perform(ring, request);
+            assert_eq!(errno_of(&outcome), Some(libc::EBADF), "{name}");
+            let bytes: Vec<u8> = match outcome.value {
+                Value::Buffer(buffer) => buffer.into_vec().unwrap(),
+                Value::Buffers(buffers) => {
+                    buffers.into_iter().flat_map(|buffer| buffer.into_vec().unwrap()).collect()
+                }
+                other => panic!("{name}: {other:?}"),
+            };
+            assert!(bytes.len() >= 8 && bytes.iter().all(|&byte| byte == 7), "{name}");
+        }
+        for begun in
+            [ring.submit_read(&file, memory(), 0, 1), ring.submit_write(&file, memory(), 0, 1)]
+        {
+            begun.unwrap();
+        }
+        for _ in 0..2 {
+            assert_eq!(next(ring).into_vec().unwrap(), [7; 8]);
+        }
+    });
+}
