@@ -96,7 +96,7 @@ impl FilesOf<'_> {
     /// Returns the descriptor of a file on this driver.
     ///
     /// # Errors
-    /// `EBADF`: it was closed.
+    /// `EBADF`: it was closed. `ECANCELED`: the driver has ended.
     #[inline(always)]
     pub(super) fn find_file(&mut self, file: &FileHandle) -> Result<Fd, Errno> {
         let id = file.id();
@@ -109,6 +109,9 @@ impl FilesOf<'_> {
     #[cold]
     #[inline(never)]
     fn learn(&mut self, file: &FileHandle) -> Result<Fd, Errno> {
+        if self.driver.has_ended() {
+            return Err(Errno::CANCELED); // no letter would tell when it is to be forgotten
+        }
         let descriptor = file.use_by(&self.files.mailbox)?;
         let fd = self.driver.lend(Arc::clone(&descriptor));
         // Requests by the bare number may have a clone already, which their user keeps open. From now on the

@@ -674,6 +674,9 @@ impl Loop {
 
     #[cold]
     fn close(&mut self, file: &FileHandle, token: u64) -> Ticket {
+        if self.driver.has_ended() {
+            return self.fail(token, Errno::CANCELED);
+        }
         let mailbox = Arc::clone(self.files.mailbox());
         self.closes.push(token);
         if let Err(errno) = file.close(Closer { mailbox, token }) {

@@ -1,13 +1,26 @@
 //! Programs that do what they need not: handles that share a descriptor, owners with code of their own, equal
 //! tokens, requests after the end.
 
-use sakia_driver::{Buffer, ControlMessages, FileHandle, Outcome, Request, Target, Value};
+use std::io::Write;
+use std::time::Duration;
+
+use sakia_driver::{
+    Buffer, CURRENT_POSITION, ControlMessages, FileHandle, Loop, Outcome, Request, Target, Value,
+};
 
 use super::{next, on_both, perform};
 
 fn pipe() -> (FileHandle, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
     (FileHandle::new(reader), writer)
+}
+
+fn read(file: &FileHandle) -> Request {
+    Request::read(file, vec![0; 8].into(), CURRENT_POSITION)
+}
+
+fn is_closed(writer: &mut std::io::PipeWriter) -> bool {
+    writer.write(b"x").is_err_and(|error| error.raw_os_error() == Some(libc::EPIPE))
 }
 
 fn errno_of(outcome: &Outcome) -> Option<i32> {
@@ -67,5 +80,27 @@ fn memory_comes_back_from_requests_for_a_closed_file() {
         for _ in 0..2 {
             assert_eq!(next(ring).into_vec().unwrap(), [7; 8]);
         }
+    });
+}
+
+#[test]
+fn a_loop_that_has_stopped_refuses_closes_and_keeps_no_file() {
+    on_both(|ring| {
+        let (file, mut writer) = pipe();
+        assert!(ring.stop(Duration::MAX).leaked.is_empty());
+        // Each is answered.
+        ring.submit(read(&file), 1).unwrap();
+        ring.submit_read(&file, vec![0; 8].into(), 0, 2).unwrap();
+        ring.submit(Request::Close { file: file.clone() }, 3).unwrap();
+        for token in 1..=3 {
+            let outcome = ring.take().expect("it has an outcome");
+            assert_eq!((outcome.token, errno_of(&outcome)), (token, Some(libc::ECANCELED)));
+            assert_eq!(outcome.into_vec().is_some(), token < 3);
+        }
+        assert_eq!(ring.under_way(), 0);
+        // Another loop need not wait for this one.
+        let mut other = Loop::new().unwrap();
+        perform(&mut other, Request::Close { file }).result.unwrap();
+        assert!(is_closed(&mut writer));
     });
 }
