@@ -658,7 +658,9 @@ impl Loop {
                     self.files.forget(file, is_closed, &self.driver)
                 }
                 Letter::Unused { token, fd } => {
-                    self.closes.retain(|&other| other != token);
+                    // One of them: tokens may repeat.
+                    let place = self.closes.iter().position(|&other| other == token);
+                    self.closes.swap_remove(place.expect("it was noted with the request"));
                     match fd.and_then(|fd| self.files.adopt(fd, &self.driver)) {
                         Some(fd) => {
                             under_way(self.driver.close(fd), token);

@@ -104,3 +104,26 @@ fn a_loop_that_has_stopped_refuses_closes_and_keeps_no_file() {
         assert!(is_closed(&mut writer));
     });
 }
+
+#[test]
+fn closes_with_equal_tokens_are_each_answered() {
+    on_both(|ring| {
+        let pipes = [pipe(), pipe()];
+        let mut other = Loop::new().unwrap();
+        for (file, writer) in &pipes {
+            let mut writer = writer;
+            writer.write_all(b"x").unwrap();
+            perform(&mut other, read(file)).result.unwrap();
+        }
+        for (file, _) in &pipes {
+            ring.submit(Request::Close { file: file.clone() }, 1).unwrap();
+        }
+        ring.submit(Request::Close { file: pipe().0 }, 1).unwrap();
+        assert!(next(ring).result.is_ok(), "no loop has used it");
+        assert!(ring.stop(Duration::MAX).leaked.is_empty());
+        for _ in &pipes {
+            assert_eq!(errno_of(&ring.take().unwrap()), Some(libc::ECANCELED));
+        }
+        assert_eq!(ring.under_way(), 0);
+    });
+}
