@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustix::io::Errno;
 use sakia_ring::may_be_forked;
@@ -63,7 +63,8 @@ struct State {
 pub(crate) struct Descriptor {
     /// `None` once it was handed over to be closed.
     source: Option<Source>,
-    closer: Mutex<Option<Closer>>,
+    /// Set once, under the lock of the file's state. To look at it takes no lock.
+    closer: OnceLock<Closer>,
 }
 
 enum Source {
@@ -99,15 +100,13 @@ impl Descriptor {
     /// Gives up a use of the descriptor. Returns it, to be closed, if this was the last.
     pub(crate) fn give_up(self: Arc<Self>) -> Option<OwnedFd> {
         // One that a request closes tells its loop.
-        let is_closing = self.closer.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-        if is_closing { None } else { Arc::into_inner(self)?.into_owned() }
+        if self.closer.get().is_some() { None } else { Arc::into_inner(self)?.into_owned() }
     }
 }
 
 impl Drop for Descriptor {
     fn drop(&mut self) {
-        let closer = self.closer.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let (Some(closer), Some(source)) = (closer, self.source.take()) {
+        if let (Some(closer), Some(source)) = (self.closer.take(), self.source.take()) {
             let fd = match source {
                 Source::Own(fd) => Some(fd),
                 Source::Lent(_) => None,
@@ -127,7 +126,7 @@ impl FileHandle {
     }
 
     fn of(source: Source) -> Self {
-        let descriptor = Descriptor { source: Some(source), closer: Mutex::new(None) };
+        let descriptor = Descriptor { source: Some(source), closer: OnceLock::new() };
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         let id = FileId { raw: descriptor.as_fd().as_raw_fd(), serial };
         let state = State { descriptor: Some(Arc::new(descriptor)), users: Vec::new() };
@@ -272,7 +271,8 @@ impl FileHandle {
     pub(crate) fn close(&self, closer: Closer) -> Result<(), Errno> {
         let mut state = self.inner.lock()?;
         let descriptor = state.descriptor.take().ok_or(Errno::BADF)?;
-        *descriptor.closer.lock().unwrap_or_else(PoisonError::into_inner) = Some(closer);
+        // It is the only one: the next one finds no descriptor.
+        descriptor.closer.set(closer).ok();
         state.tell(self.inner.id, true);
         drop(state);
         drop(descriptor); // perhaps the last user

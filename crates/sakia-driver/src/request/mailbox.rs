@@ -50,10 +50,7 @@ impl Mailbox {
     /// Sends a message, and wakes the loop. After the loop's end, and in a forked child, the message is
     /// dropped.
     pub(crate) fn send(&self, letter: Letter) {
-        if !self.signal.is_of_this_process() {
-            return; // the loop is the parent's, and so may be the owner of the lock
-        }
-        let mut letters = self.lock();
+        let Some(mut letters) = self.lock() else { return };
         let Some(list) = &mut *letters else {
             drop(letters);
             return; // drops the letter, which may close a descriptor
@@ -63,20 +60,46 @@ impl Mailbox {
         self.signal.raise();
     }
 
-    /// Takes the messages, oldest first.
+    /// Takes the messages, oldest first. In a forked child there are none.
     pub(crate) fn take(&self) -> Vec<Letter> {
-        let mut letters = self.lock();
+        let Some(mut letters) = self.lock() else { return Vec::new() };
         letters.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Ends it: later messages are dropped.
     pub(crate) fn close(&self) {
-        let letters = self.lock().take();
+        let letters = self.lock().and_then(|mut letters| letters.take());
         drop(letters);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Vec<Letter>>> {
+    /// `None` in a forked child: the loop is the parent's, and so may be the owner of the lock.
+    fn lock(&self) -> Option<MutexGuard<'_, Option<Vec<Letter>>>> {
         // No code panics while it holds the lock.
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner)
+        let lock = || self.letters.lock().unwrap_or_else(PoisonError::into_inner);
+        self.signal.is_of_this_process().then(lock)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_forked_child_waits_for_no_lock_of_the_parents() {
+        let mailbox = Mailbox::new().unwrap();
+        let letter = || Letter::Unused { token: 1, fd: None };
+        mailbox.send(letter());
+        let locked = mailbox.lock();
+        let child = sakia_testkit::forked::run(|| {
+            mailbox.send(letter());
+            assert!(mailbox.take().is_empty());
+            mailbox.close();
+        });
+        child.unwrap();
+        drop(locked);
+        assert_eq!(mailbox.take().len(), 1);
+        mailbox.close();
+        mailbox.send(letter());
+        assert!(mailbox.take().is_empty());
     }
 }
