@@ -107,12 +107,26 @@ impl Descriptor {
 impl Drop for Descriptor {
     fn drop(&mut self) {
         if let (Some(closer), Some(source)) = (self.closer.take(), self.source.take()) {
-            let fd = match source {
-                Source::Own(fd) => Some(fd),
-                Source::Lent(_) => None,
+            let (fd, owner) = match source {
+                Source::Own(fd) => (Some(fd), None),
+                Source::Lent(owner) => (None, Some(owner)),
             };
-            closer.mailbox.send(Letter::Unused { token: closer.token, fd });
+            let _report = Report { closer, fd };
+            drop(owner); // perhaps the last reference: users' code, which may panic
         }
+    }
+}
+
+/// Reports to the loop of a close, when dropped, that the file has no user any more.
+struct Report {
+    closer: Closer,
+    fd: Option<OwnedFd>,
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        let (token, fd) = (self.closer.token, self.fd.take());
+        self.closer.mailbox.send(Letter::Unused { token, fd });
     }
 }
 

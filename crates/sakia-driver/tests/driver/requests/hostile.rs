@@ -2,10 +2,15 @@
 //! tokens, requests after the end.
 
 use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use sakia_driver::{
     Buffer, CURRENT_POSITION, ControlMessages, FileHandle, Loop, Outcome, Request, Target, Value,
+    Wait,
 };
 
 use super::{next, on_both, perform};
@@ -126,4 +131,54 @@ fn closes_with_equal_tokens_are_each_answered() {
         }
         assert_eq!(ring.under_way(), 0);
     });
+}
+
+/// A close is answered once its owner was dropped, on whatever thread, and also if that drop panics.
+#[test]
+fn a_close_is_answered_after_the_owner_was_let_go() {
+    struct Owner {
+        file: OwnedFd,
+        is_dropped: Arc<AtomicBool>,
+        panics: bool,
+    }
+    impl AsFd for Owner {
+        fn as_fd(&self) -> BorrowedFd<'_> {
+            self.file.as_fd()
+        }
+    }
+    impl Drop for Owner {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_millis(20));
+            self.is_dropped.store(true, Ordering::Release);
+            if self.panics {
+                std::panic::resume_unwind(Box::new("a drop that panics"));
+            }
+        }
+    }
+    for panics in [false, true] {
+        on_both(|ring| {
+            let is_dropped = Arc::new(AtomicBool::new(false));
+            let file = OwnedFd::from(std::io::pipe().unwrap().0);
+            let owner = Owner { file, is_dropped: Arc::clone(&is_dropped), panics };
+            let file = FileHandle::lent(Arc::new(owner));
+            let (sender, receiver) = mpsc::channel();
+            let (end, ended) = mpsc::channel::<()>();
+            let copy = file.clone();
+            let user = thread::spawn(move || {
+                copy.with_fd(|_| {
+                    sender.send(()).unwrap();
+                    ended.recv().unwrap();
+                })
+                .unwrap();
+            });
+            receiver.recv().unwrap();
+            ring.submit(Request::Close { file }, 1).unwrap();
+            ring.wait(Wait::Poll).unwrap();
+            assert!(ring.take().is_none());
+            end.send(()).unwrap();
+            next(ring).result.unwrap();
+            assert!(is_dropped.load(Ordering::Acquire));
+            assert_eq!(user.join().is_err(), panics);
+        });
+    }
 }
