@@ -740,8 +740,12 @@ impl Shared {
     #[inline(always)]
     pub(crate) unsafe fn next_answer<A>(&self) -> Option<(u64, A)> {
         let mut core = self.core.borrow_mut();
-        let &Done::Request(slot) = core.outbox.done.front()? else { return None };
-        core.outbox.done.pop_front();
+        let slot = loop {
+            match core.outbox.done.pop_front()? {
+                Done::Request(slot) => break slot,
+                Done::Operation(_) => {} // of a handle that is older than the loop: not asked for
+            }
+        };
         let completion = core.result(slot).expect("a request whose answer is due is done");
         let (token, vtable) = core.slab.header(slot).take_request();
         drop(core);

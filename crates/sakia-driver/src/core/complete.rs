@@ -18,7 +18,7 @@ use crate::key::{Key, Kind};
 use crate::operation::{Block, Completion, Storage, Vtable};
 use crate::slab::{Notify, SlotRef, SlotState, flag};
 
-/// An operation that is done, as a loop without wakers is told. All of a driver's are of one kind.
+/// An operation that is done, as a loop without wakers is told.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Done {
     /// The token of one that has a handle.

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use sakia_driver::{
-    Buffer, CURRENT_POSITION, ControlMessages, FileHandle, Loop, Outcome, Request, Target, Value,
-    Wait,
+    Buffer, CURRENT_POSITION, ControlMessages, Driver, Epoll, FileHandle, Loop, Outcome, Request,
+    Target, Value, Wait,
 };
 
 use super::{next, on_both, perform};
@@ -180,5 +180,20 @@ fn a_close_is_answered_after_the_owner_was_let_go() {
             assert!(is_dropped.load(Ordering::Acquire));
             assert_eq!(user.join().is_err(), panics);
         });
+    }
+}
+
+/// A handle of the driver that is older than the loop.
+#[test]
+fn operations_of_others_on_the_driver_hide_no_outcome() {
+    for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
+        let handle = driver.handle().clone();
+        let mut ring = Loop::on(driver).unwrap();
+        let mut nop = handle.nop();
+        nop.set_token(5);
+        ring.submit_nop(1).unwrap();
+        assert_eq!(next(&mut ring).token, 1);
+        assert!(ring.take().is_none());
+        assert!(nop.try_take().is_some());
     }
 }
