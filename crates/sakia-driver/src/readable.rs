@@ -22,3 +22,15 @@ pub(crate) fn around(inner: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     epoll::add(&outer, inner, EventData::new_u64(0), EventFlags::IN)?;
     Ok(outer)
 }
+
+/// Makes such a set readable as long as `other` is, too.
+///
+/// # Errors
+/// As `epoll_ctl(2)`. `EOPNOTSUPP`: it is no set, but the descriptor of a backend of another kind.
+pub(crate) fn or(set: OwnedFd, other: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    match epoll::add(&set, other, EventData::new_u64(1), EventFlags::IN) {
+        Ok(()) => Ok(set),
+        Err(Errno::INVAL) => Err(Errno::OPNOTSUPP),
+        Err(errno) => Err(errno),
+    }
+}

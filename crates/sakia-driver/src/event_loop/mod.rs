@@ -9,7 +9,7 @@ mod waker;
 use std::collections::VecDeque;
 use std::fmt;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,7 @@ use crate::decide::{Bypass, Rules, limits};
 use crate::driver::{DRAIN_LIMIT, Driver};
 use crate::key::Key;
 use crate::ops::ControlMessages;
+use crate::readable;
 use crate::request::{
     Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Started,
     begun, start, under_way, with_memory,
@@ -568,6 +569,8 @@ impl Loop {
     /// ```
     pub fn pollable(&mut self) -> io::Result<OwnedFd> {
         let pollable = self.driver.pollable()?;
+        // Of wakes their own descriptor tells: its poll is over once the loop has seen one.
+        let pollable = readable::or(pollable, self.files.mailbox().signal().as_fd())?;
         self.is_polled = true;
         Ok(pollable)
     }
@@ -647,8 +650,12 @@ impl Loop {
     #[cold]
     #[inline(never)]
     fn note_wake(&mut self) {
-        self.files.mailbox().signal().clear();
+        let signal = Arc::clone(self.files.mailbox().signal());
+        signal.clear();
         self.read_letters();
+        if self.is_polled && signal.is_raised() {
+            signal.write(); // the foreign loop sleeps next, and its own write may be taken
+        }
     }
 
     fn read_letters(&mut self) {

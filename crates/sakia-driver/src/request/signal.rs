@@ -6,7 +6,8 @@
 //!
 //! No wake is lost: a wake that finds the mark set comes before the loop [clears](Signal::clear) it, and the
 //! loop looks for work after that. Otherwise it writes, and the write stays in the eventfd until the loop
-//! reads it.
+//! reads it. A write that is later than the clearing of its mark ends one wait more, and is
+//! [taken](Signal::drain) before the next.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -48,6 +49,11 @@ impl Signal {
         if !self.is_of_this_process() || self.is_raised.swap(true, Ordering::AcqRel) {
             return;
         }
+        self.write();
+    }
+
+    /// Makes the eventfd readable.
+    pub(crate) fn write(&self) {
         // A system call of its own, not the C library's: `errno` stays. It fails only if the eventfd is
         // nearly full, and so readable.
         rustix::io::write(&self.event, &1_u64.to_ne_bytes()).ok();

@@ -3,11 +3,12 @@
 
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, poll};
 use sakia_driver::{
     Buffer, CURRENT_POSITION, ControlMessages, Driver, Epoll, FileHandle, Loop, Outcome, Request,
     Target, Value, Wait,
@@ -196,4 +197,35 @@ fn operations_of_others_on_the_driver_hide_no_outcome() {
         assert!(ring.take().is_none());
         assert!(nop.try_take().is_some());
     }
+}
+
+#[test]
+fn a_foreign_loop_sees_each_wake() {
+    /// Each of these must be seen before the next.
+    const WAKES: u64 = 500;
+    on_both(|ring| {
+        let pollable = ring.pollable().unwrap();
+        let (seen, asked) = (AtomicU64::new(0), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let (waker, seen, asked) = (ring.waker(), &seen, &asked);
+            scope.spawn(move || {
+                for wake in 1..=WAKES {
+                    asked.store(wake, Ordering::Release);
+                    waker.wake();
+                    while seen.load(Ordering::Acquire) < wake {
+                        thread::yield_now();
+                    }
+                }
+            });
+            loop {
+                assert_eq!(ring.wait(Wait::Poll).unwrap(), 0);
+                let wake = asked.load(Ordering::Acquire);
+                seen.store(wake, Ordering::Release);
+                if wake == WAKES {
+                    break;
+                }
+                poll(&mut [PollFd::new(&pollable, PollFlags::IN)], None).unwrap();
+            }
+        });
+    });
 }
