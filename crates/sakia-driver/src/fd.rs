@@ -593,12 +593,19 @@ impl Fd {
         Rc::strong_count(&self.inner) == 1
     }
 
-    /// Puts another lender in the place of this one, if it keeps the descriptor: both name the same open
-    /// file.
-    pub(crate) fn replace_lender(&self, old: &Lender, new: Lender) {
+    /// Makes another lender of the same open file keep it, too, unless it is the driver's own.
+    pub(crate) fn add_lender(&self, new: Lender) {
+        /// Lenders of one descriptor.
+        struct Several(Vec<Lender>);
         let mut lender = self.inner.lender.borrow_mut();
-        if let Some(lender) = lender.as_mut().filter(|lender| Arc::ptr_eq(lender, old)) {
-            *lender = new;
+        let Some(first) = &mut *lender else { return };
+        if Arc::ptr_eq(first, &new) {
+            return;
+        }
+        match Arc::get_mut(first).and_then(|first| first.downcast_mut::<Several>()) {
+            Some(Several(lenders)) if lenders.iter().any(|one| Arc::ptr_eq(one, &new)) => {}
+            Some(Several(lenders)) => lenders.push(new),
+            None => *first = Arc::new(Several(vec![Arc::clone(first), new])),
         }
     }
 

@@ -13,6 +13,8 @@ use crate::request::{Descriptor, FileHandle, FileId, Files, Mailbox, Named, Targ
 /// gone or it is closed, of which a [letter](super::Letter) tells.
 pub(super) struct KnownFiles {
     by_number: Vec<Option<Known>>,
+    /// Those whose descriptor another handle has lent, too, or whose owner lends another than it did.
+    others: Vec<Known>,
     mailbox: Arc<Mailbox>,
     /// The eventfd of wakes.
     wake: Fd,
@@ -35,7 +37,7 @@ pub(super) struct FilesOf<'a> {
 impl KnownFiles {
     pub(super) fn new(mailbox: Arc<Mailbox>, driver: &Driver) -> Self {
         let wake = driver.lend(Arc::clone(mailbox.signal()));
-        Self { by_number: Vec::new(), mailbox, wake, user: Arc::new(()) }
+        Self { by_number: Vec::new(), others: Vec::new(), mailbox, wake, user: Arc::new(()) }
     }
 
     #[inline(always)]
@@ -54,9 +56,12 @@ impl KnownFiles {
 
     /// Forgets a file; with `cancels`, also what is under way on it.
     pub(super) fn forget(&mut self, file: FileId, cancels: bool, driver: &Driver) {
-        let place = self.by_number.get_mut(file.raw as usize);
-        let known = place.and_then(|place| place.take_if(|known| known.id == file));
-        let Some(Known { fd, descriptor, .. }) = known else { return };
+        let Some(Known { fd, descriptor, .. }) = self.remove(file) else { return };
+        // The descriptor is given back by all of its handles. Their next requests learn it anew.
+        self.others.retain(|known| !known.fd.is(&fd));
+        if let Some(place) = self.by_number.get_mut(fd.raw() as usize) {
+            place.take_if(|known| known.fd.is(&fd));
+        }
         if cancels {
             // Ends the loan, once all operations have ended. Dropped, it goes on by itself.
             drop(driver.close(fd));
@@ -70,6 +75,14 @@ impl KnownFiles {
         }
     }
 
+    fn remove(&mut self, file: FileId) -> Option<Known> {
+        let place = self.by_number.get_mut(file.raw as usize);
+        place.and_then(|place| place.take_if(|known| known.id == file)).or_else(|| {
+            let place = self.others.iter().position(|known| known.id == file)?;
+            Some(self.others.swap_remove(place))
+        })
+    }
+
     /// Makes the driver the owner of a descriptor that had users on this loop. `None`, with the descriptor
     /// closed, if requests by its bare number are under way, whose user has broken a promise.
     pub(super) fn adopt(&self, fd: OwnedFd, driver: &Driver) -> Option<Fd> {
@@ -79,6 +92,7 @@ impl KnownFiles {
 
     pub(super) fn forget_all(&mut self) {
         self.by_number.clear();
+        self.others.clear();
     }
 }
 
@@ -112,18 +126,30 @@ impl FilesOf<'_> {
         if self.driver.has_ended() {
             return Err(Errno::CANCELED); // no letter would tell when it is to be forgotten
         }
+        let id = file.id();
+        if let Some(known) = self.files.others.iter().find(|known| known.id == id) {
+            return Ok(known.fd.clone());
+        }
         let descriptor = file.use_by(&self.files.mailbox)?;
         let fd = self.driver.lend(Arc::clone(&descriptor));
-        // Requests by the bare number may have a clone already, which their user keeps open. From now on the
-        // descriptor is in the hands of the handle, which may be dropped at any time.
-        fd.replace_lender(&self.files.user, Arc::clone(&descriptor) as Lender);
-        let (id, by_number) = (file.id(), &mut self.files.by_number);
-        let number = id.raw as usize;
+        let Ok(number) = usize::try_from(fd.raw()) else {
+            return Err(Errno::BADF); // an owner may lend the working directory
+        };
+        if fd.is_closing() {
+            return Err(Errno::CANCELED); // by another handle of the descriptor
+        }
+        // Requests by the bare number or by another handle may have a clone already, which their user or
+        // their owner keeps open. From now on this handle does, too, until the last request is gone.
+        fd.add_lender(Arc::clone(&descriptor) as Lender);
+        let KnownFiles { by_number, others, .. } = &mut *self.files;
         if by_number.len() <= number {
             by_number.resize_with((number + 1).next_multiple_of(64), || None);
         }
-        by_number[number] =
-            Some(Known { id, fd: fd.clone(), descriptor: Arc::downgrade(&descriptor) });
+        let known = Known { id, fd: fd.clone(), descriptor: Arc::downgrade(&descriptor) };
+        match &mut by_number[number] {
+            place @ None if id.raw == fd.raw() => *place = Some(known),
+            _ => others.push(known),
+        }
         Ok(fd)
     }
 

@@ -149,6 +149,8 @@ impl FileHandle {
     }
 
     /// Uses the descriptor of another owner, who closes it once the last clone and the last request are gone.
+    /// Several such handles of one descriptor are one file: to [close](crate::Request::Close) one of them
+    /// cancels what is under way by all, and waits for it.
     ///
     /// # Examples
     /// ```
@@ -273,7 +275,10 @@ impl FileHandle {
         let mut state = self.inner.lock()?;
         let descriptor = state.descriptor.clone().ok_or(Errno::BADF)?;
         state.users.retain(|user| user.strong_count() > 0);
-        state.users.push(Arc::downgrade(mailbox));
+        let user = Arc::downgrade(mailbox);
+        if !state.users.iter().any(|other| other.ptr_eq(&user)) {
+            state.users.push(user);
+        }
         Ok(descriptor)
     }
 

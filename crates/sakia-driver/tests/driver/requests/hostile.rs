@@ -9,12 +9,13 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::CWD;
 use sakia_driver::{
-    Buffer, CURRENT_POSITION, ControlMessages, Driver, Epoll, FileHandle, Loop, Outcome, Request,
-    Target, Value, Wait,
+    Buffer, Bypass, CURRENT_POSITION, ControlMessages, Driver, Epoll, FileHandle, Loop, Outcome,
+    Request, Target, Value, Wait,
 };
 
-use super::{next, on_both, perform};
+use super::{finish, next, on_both, perform};
 
 fn pipe() -> (FileHandle, std::io::PipeWriter) {
     let (reader, writer) = std::io::pipe().unwrap();
@@ -131,6 +132,89 @@ fn closes_with_equal_tokens_are_each_answered() {
             assert_eq!(errno_of(&ring.take().unwrap()), Some(libc::ECANCELED));
         }
         assert_eq!(ring.under_way(), 0);
+    });
+}
+
+/// Two handles of one descriptor, on one loop.
+#[test]
+fn a_descriptor_that_is_lent_twice_is_given_back_by_both() {
+    for closed_first in 0..2 {
+        on_both(|ring| {
+            let (reader, _writer) = std::io::pipe().unwrap();
+            let owner = Arc::new(OwnedFd::from(reader));
+            let files = [0, 1].map(|_| FileHandle::lent(Arc::clone(&owner)));
+            ring.submit(read(&files[0]), 0).unwrap();
+            ring.submit(read(&files[1]), 1).unwrap();
+            ring.submit(read(&files[0]), 2).unwrap();
+            ring.wait(Wait::Poll).unwrap();
+            ring.submit(Request::Close { file: files[closed_first].clone() }, 3).unwrap();
+            // The kernel cancels by file.
+            let mut order = Vec::new();
+            while ring.under_way() > 0 {
+                let outcome = next(ring);
+                assert_eq!(outcome.result.is_ok(), outcome.token == 3);
+                order.push(outcome.token);
+            }
+            assert_eq!((order.len(), order[3]), (4, 3), "the close comes last: {order:?}");
+            let other = &files[1 - closed_first];
+            let ticket = ring.submit(read(other), 4).unwrap();
+            ring.wait(Wait::Poll).unwrap();
+            ring.cancel(ticket);
+            assert_eq!(errno_of(&next(ring)), Some(libc::ECANCELED));
+            perform(ring, Request::Close { file: other.clone() }).result.unwrap();
+            assert_eq!(Arc::strong_count(&owner), 1, "nothing keeps the owner");
+        });
+    }
+}
+
+/// Lends one of two files, in turns.
+struct Fickle {
+    files: [OwnedFd; 2],
+    is_second: AtomicBool,
+}
+
+impl AsFd for Fickle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.files[usize::from(self.is_second.fetch_xor(true, Ordering::Relaxed))].as_fd()
+    }
+}
+
+/// Lends no file.
+struct Nowhere;
+
+impl AsFd for Nowhere {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        CWD
+    }
+}
+
+#[test]
+fn owners_that_lend_other_descriptors_harm_only_themselves() {
+    on_both(|ring| {
+        ring.set_bypass(Bypass::Never);
+        let (readers, writers): (Vec<_>, Vec<_>) = (0..2).map(|_| std::io::pipe().unwrap()).unzip();
+        let files: Vec<OwnedFd> = readers.into_iter().map(OwnedFd::from).collect();
+        let owner = Arc::new(Fickle {
+            files: files.try_into().unwrap(),
+            is_second: AtomicBool::new(false),
+        });
+        let file = FileHandle::lent(Arc::clone(&owner));
+        let again = FileHandle::lent(Arc::clone(&owner));
+        for token in 0..6 {
+            ring.submit(read(if token % 2 == 0 { &file } else { &again }), token).unwrap();
+        }
+        ring.wait(Wait::Poll).unwrap();
+        ring.submit(Request::Close { file }, 6).unwrap();
+        ring.submit(Request::Close { file: again }, 7).unwrap();
+        assert_eq!(finish(ring).len(), 8);
+        assert_eq!(Arc::strong_count(&owner), 1);
+        drop(writers);
+        let nowhere = FileHandle::lent(Arc::new(Nowhere));
+        for _ in 0..100 {
+            let outcome = perform(ring, read(&nowhere));
+            assert_eq!(errno_of(&outcome), Some(libc::EBADF));
+        }
+        perform(ring, Request::Close { file: nowhere }).result.unwrap();
     });
 }
 
