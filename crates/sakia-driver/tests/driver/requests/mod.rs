@@ -7,6 +7,7 @@ mod each;
 pub mod ends;
 mod hostile;
 mod random;
+mod threads;
 pub mod wakes;
 
 use std::collections::HashMap;
