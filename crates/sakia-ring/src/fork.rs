@@ -31,7 +31,7 @@ static NO_PAGE: AtomicU64 = AtomicU64::new(FIRST);
 static PAGE: AtomicPtr<AtomicU64> = AtomicPtr::new((&raw const NO_PAGE).cast_mut());
 /// The newest epoch of this process and its ancestors. A child inherits it, so it never reuses an epoch. No
 /// lock: a child forked while another thread held one could never take it.
-static NEWEST: AtomicU64 = AtomicU64::new(0);
+static NEWEST: AtomicU64 = AtomicU64::new(FIRST);
 
 /// An epoch that no process reaches.
 const CLOSED: u64 = u64::MAX;
@@ -74,8 +74,7 @@ impl Sentinel {
         let cell = unsafe { page.as_ref() };
         let mut epoch = cell.load(Ordering::Relaxed);
         if epoch == 0 {
-            // A new process, or a child whose page was wiped. If two threads race, one stores its epoch and
-            // the other adopts it.
+            // A child, whose page was wiped. If two threads race, one stores its epoch and the other adopts it.
             let fresh = NEWEST.fetch_add(1, Ordering::Relaxed) + 1;
             epoch = match cell.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => fresh,
@@ -134,6 +133,9 @@ fn page() -> io::Result<NonNull<AtomicU64>> {
     let advised = unsafe { rustix::mm::madvise(addr, len, Advice::LinuxWipeOnFork) };
     let result = advised.map_err(io::Error::from).map(|()| {
         let ours = addr.cast::<AtomicU64>();
+        // Before another thread sees the page: no race decides the first epoch.
+        // SAFETY: the start of the map, which is large enough and aligned, and known to this function only.
+        unsafe { ours.write(AtomicU64::new(FIRST)) };
         match PAGE.compare_exchange(none, ours, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => ours,
             Err(other) => other,
@@ -342,11 +344,20 @@ mod tests {
 
     #[test]
     fn the_sentinels_of_a_process_agree() {
-        let made: Vec<_> =
-            (0..8).map(|_| std::thread::spawn(|| Sentinel::new().unwrap())).collect();
-        let made: Vec<_> = made.into_iter().map(|thread| thread.join().unwrap()).collect();
+        let start = std::sync::Barrier::new(8);
+        let made: Vec<_> = std::thread::scope(|scope| {
+            let make = |_| {
+                scope.spawn(|| {
+                    start.wait();
+                    Sentinel::new().unwrap()
+                })
+            };
+            let threads: Vec<_> = (0..8).map(make).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
         assert!(made.iter().all(Sentinel::is_intact));
-        assert!(made.iter().all(|sentinel| sentinel.epoch == made[0].epoch));
+        // Otherwise the process would take itself for a child.
+        assert!(made.iter().all(|sentinel| sentinel.epoch == FIRST) && !may_be_forked());
     }
 
     #[test]
