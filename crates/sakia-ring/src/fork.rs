@@ -74,7 +74,8 @@ impl Sentinel {
         let cell = unsafe { page.as_ref() };
         let mut epoch = cell.load(Ordering::Relaxed);
         if epoch == 0 {
-            // A child, whose page was wiped. If two threads race, one stores its epoch and the other adopts it.
+            // A child, whose page was wiped. If two threads race, one stores its epoch and the other adopts
+            // it.
             let fresh = NEWEST.fetch_add(1, Ordering::Relaxed) + 1;
             epoch = match cell.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => fresh,
