@@ -732,7 +732,8 @@ fn large_copies_use_a_turn_up_sooner() {
         let reads: Vec<_> = (0..=count).map(|_| start(&driver, &fd)).collect();
         let made = (of(&driver, OpKind::Read).inline, driver.counters().deferred);
         drop(reads);
-        assert_eq!(driver.live_operations(), 0);
+        // Those that the queue got, since calls seemed to be slow, stay until their completions.
+        assert_eq!(driver.live_operations(), driver.in_flight());
         made
     };
     let whole = |driver: &Driver, fd: &Fd| -> Box<dyn Any> {
