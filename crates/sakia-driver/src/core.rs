@@ -42,7 +42,6 @@ pub use self::attention::Attention;
 use self::attention::Due;
 use self::buffers::Lent;
 use self::cancel::Cancels;
-pub(crate) use self::complete::Done;
 use self::complete::Outbox;
 pub(crate) use self::end::KeepAlive;
 use self::end::Keeper;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::ops::Deref;
-use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
-use crate::core::{Attention, Core, Done, Phase, Wait};
+use crate::core::{Attention, Core, Phase, Wait};
 use crate::decide::Mounts;
 use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
-use crate::key::Key;
 use crate::uring::Uring;
 
 /// The time for which a dropped driver waits for the kernel to give memory back.
@@ -103,8 +102,8 @@ impl Driver {
         sakia_trace::record_as_environment_says();
         let calls = backend.calls();
         let (core, mounts) = (RefCell::new(Core::new(backend, &calls)), Mounts::default());
-        let (table, batch) = (Table::default(), Cell::default());
-        let shared = Rc::new(Shared { core, calls, mounts, table, batch });
+        let (table, batch, has_requests) = (Table::default(), Cell::default(), Cell::default());
+        let shared = Rc::new(Shared { core, calls, mounts, table, batch, has_requests });
         Self { handle: Handle { shared, queues_all: false }, thread: PhantomData }
     }
 
@@ -264,35 +263,7 @@ impl Driver {
     /// ```
     #[inline]
     pub fn next_done(&self) -> Option<u64> {
-        let mut core = self.handle.shared.core.borrow_mut();
-        match core.outbox.done.pop_front()? {
-            Done::Operation(token) => Some(token),
-            Done::Request(_) => {
-                unreachable!("the driver of a loop of requests is the loop's alone")
-            }
-        }
-    }
-
-    /// Takes the answer of a request that is done, oldest first, with its token.
-    ///
-    /// # Safety
-    ///
-    /// - The answers of all requests of this driver are of this type.
-    #[inline(always)]
-    pub(crate) unsafe fn next_answer<A>(&self) -> Option<(u64, A)> {
-        // SAFETY: the caller's promise.
-        unsafe { self.handle.shared.next_answer() }
-    }
-
-    /// Returns the number of requests that are done.
-    #[inline]
-    pub(crate) fn answers(&self) -> usize {
-        self.handle.shared.core.borrow().outbox.done.len()
-    }
-
-    /// Cancels a request, if it is under way.
-    pub(crate) fn cancel_request(&self, key: Key) {
-        self.handle.shared.cancel_request(key);
+        self.handle.shared.core.borrow_mut().outbox.done.pop_front()
     }
 
     /// Ends the driver, see [`shutdown`](Driver::shutdown). Returns the tokens of the requests whose memory was
@@ -432,7 +403,7 @@ impl Driver {
         settle();
         let begin = shared.core.borrow().now();
         let (deadline, mut ask_again) = (begin.saturating_add(limit), begin + CANCEL_INTERVAL);
-        let mut done = VecDeque::new();
+        let (mut done, mut answered) = (VecDeque::new(), VecDeque::new());
         loop {
             let mut core = shared.core.borrow_mut();
             let now = core.now();
@@ -446,6 +417,7 @@ impl Driver {
             }
             // A turn does not sleep while there are some. They can be taken after the end.
             done.append(&mut core.outbox.done);
+            answered.append(&mut core.outbox.answered);
             let wait = Wait::For(left.min(ask_again - now));
             let turn = catch_unwind(AssertUnwindSafe(|| core.take_rare_turn(wait)));
             drop(core);
@@ -459,7 +431,8 @@ impl Driver {
         let mut core = shared.core.borrow_mut();
         let leaked = core.give_up();
         done.append(&mut core.outbox.done);
-        core.outbox.done = done;
+        answered.append(&mut core.outbox.answered);
+        (core.outbox.done, core.outbox.answered) = (done, answered);
         core.end_watch();
         let backend = core.leave_backend();
         let (arena, pools) = (core.lent.arena.take(), std::mem::take(&mut core.lent.pools));
@@ -517,17 +490,7 @@ impl Driver {
     /// # }
     /// ```
     pub fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
-        self.assert_is_of_this_process(&owner);
-        let raw = owner.as_fd().as_raw_fd();
-        // SAFETY: the borrowed descriptor is open as long as its owner is neither dropped nor borrowed
-        // mutably, and it is neither while it is shared with the driver.
-        unsafe { self.handle.borrow(raw, owner) }
-    }
-
-    /// Refuses a descriptor of the process where numbers mean something else.
-    fn assert_is_of_this_process(&self, fd: &impl AsFd) {
-        let is_of_process = self.handle.shared.calls.are_of_this_process();
-        assert!(is_of_process, "{:?} does not belong to the simulated kernel", fd.as_fd());
+        self.handle.lend(owner)
     }
 
     /// Gives a descriptor to the driver, which closes it when its last user is gone.
@@ -540,10 +503,7 @@ impl Driver {
     /// # Examples
     /// See [`Driver`](Driver#examples).
     pub fn adopt(&self, fd: OwnedFd) -> Fd {
-        self.assert_is_of_this_process(&fd);
-        // SAFETY: the descriptor is open, and its owner gives it up. If the driver has its number already,
-        // and panics, it stays open.
-        unsafe { self.handle.own(fd.into_raw_fd()) }
+        self.handle.adopt(fd)
     }
 
     /// Gives a descriptor of the simulated kernel to the driver, which closes it when its last user is

@@ -5,9 +5,11 @@ use std::future::Future;
 use std::io;
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, MaybeUninit};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, OwnedFd};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
@@ -16,7 +18,7 @@ use sakia_ring::may_be_forked;
 use crate::arena::{Arena, FixedBuf};
 use crate::backend::{Backend, Calls, FileFacts};
 use crate::batch::Scratch;
-use crate::core::{self, Core, Done, KeepAlive, Phase};
+use crate::core::{self, Core, KeepAlive, Phase};
 use crate::counters::{Counters, OpKind};
 use crate::decide::{Bypass, Mount, MountFacts, Mounts, Rule, Rules, Streams};
 use crate::fd::{CloseWay, Fd, Lender, Owner, Table};
@@ -25,7 +27,7 @@ use crate::live::LiveOperation;
 use crate::metrics::{Latencies, Metrics};
 use crate::operation::{Answering, Completion, Erased, FORKED, Operation, Storage};
 use crate::ops::close::{CancelFd, Close};
-use crate::slab::{Notify, SlotRef, SlotState};
+use crate::slab::{Notify, SlotRef, SlotState, flag};
 use crate::stat::StatxResult;
 
 /// The state that all handles of a driver share.
@@ -40,6 +42,8 @@ pub(crate) struct Shared {
     pub(crate) table: Table,
     /// Memory for batches of datagrams.
     pub(crate) batch: Cell<Scratch>,
+    /// Set once it performs [requests](crate::Requests).
+    pub(crate) has_requests: Cell<bool>,
 }
 
 /// Starts operations on a driver. Cheap to clone; stays valid, if useless, when the driver is gone:
@@ -352,6 +356,29 @@ impl Handle {
     pub(crate) fn held(&self, fd: &Fd) -> Fd {
         self.check(fd);
         fd.clone()
+    }
+
+    /// See [`Driver::lend`](crate::Driver::lend).
+    pub(crate) fn lend<T: AsFd + Send + Sync + 'static>(&self, owner: Arc<T>) -> Fd {
+        self.assert_is_of_this_process(&owner);
+        let raw = owner.as_fd().as_raw_fd();
+        // SAFETY: the borrowed descriptor is open as long as its owner is neither dropped nor borrowed
+        // mutably, and it is neither while it is shared with the driver.
+        unsafe { self.borrow(raw, owner) }
+    }
+
+    /// See [`Driver::adopt`](crate::Driver::adopt).
+    pub(crate) fn adopt(&self, fd: OwnedFd) -> Fd {
+        self.assert_is_of_this_process(&fd);
+        // SAFETY: the descriptor is open, and its owner gives it up. If the driver has its number already,
+        // and panics, it stays open.
+        unsafe { self.own(fd.into_raw_fd()) }
+    }
+
+    /// Refuses a descriptor of the process where numbers mean something else.
+    fn assert_is_of_this_process(&self, fd: &impl AsFd) {
+        let is_of_process = self.shared.calls.are_of_this_process();
+        assert!(is_of_process, "{:?} does not belong to the simulated kernel", fd.as_fd());
     }
 
     /// Makes a descriptor of a number that this driver owns from now on.
@@ -674,7 +701,7 @@ impl Shared {
         let header = core.slab.header(slot);
         if header.state == SlotState::Done {
             if token != Notify::NONE {
-                core.outbox.done.push_back(Done::Operation(token));
+                core.outbox.done.push_back(token);
             }
             return;
         }
@@ -740,12 +767,7 @@ impl Shared {
     #[inline(always)]
     pub(crate) unsafe fn next_answer<A>(&self) -> Option<(u64, A)> {
         let mut core = self.core.borrow_mut();
-        let slot = loop {
-            match core.outbox.done.pop_front()? {
-                Done::Request(slot) => break slot,
-                Done::Operation(_) => {} // of a handle that is older than the loop: not asked for
-            }
-        };
+        let slot = core.outbox.answered.pop_front()?;
         let completion = core.result(slot).expect("a request whose answer is due is done");
         let (token, vtable) = core.slab.header(slot).take_request();
         drop(core);
@@ -767,6 +789,41 @@ impl Shared {
         drop(core);
         drop(kept); // the caller has a reference of its own
         Some((token, answer))
+    }
+
+    /// Returns the number of requests that are done.
+    #[inline(always)]
+    pub(crate) fn answers(&self) -> usize {
+        self.core.borrow().outbox.answered.len()
+    }
+
+    /// Wakes `waker`, and no other, when a request is done.
+    pub(crate) fn ask_for_answers(&self, waker: Waker) {
+        let previous = self.core.borrow_mut().outbox.asker.replace(waker);
+        drop(previous); // users' code
+    }
+
+    /// Gives all requests up: those that would wait are canceled, and their results disposed of.
+    pub(crate) fn abandon_requests(&self) {
+        let mut core = self.core.borrow_mut();
+        if core.is_inherited() {
+            return;
+        }
+        core.outbox.answered.clear();
+        let asker = core.outbox.asker.take();
+        let slots = core.slab.slots();
+        drop(core);
+        for slot in slots {
+            let mut core = self.core.borrow_mut();
+            let header = core.slab.header(slot);
+            if !header.has(flag::REQUEST) {
+                continue; // its flags are cleared when it is free
+            }
+            header.flags &= !flag::REQUEST;
+            drop(core);
+            drop(self.abandon(slot)); // the caller has a reference of its own
+        }
+        drop(asker); // users' code
     }
 
     /// Handles the drop of the slot's handle. The caller drops the returned value once it no longer uses

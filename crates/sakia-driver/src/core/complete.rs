@@ -18,22 +18,17 @@ use crate::key::{Key, Kind};
 use crate::operation::{Block, Completion, Storage, Vtable};
 use crate::slab::{Notify, SlotRef, SlotState, flag};
 
-/// An operation that is done, as a loop without wakers is told.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Done {
-    /// The token of one that has a handle.
-    Operation(u64),
-    /// The slot of a request, in state `Done`.
-    Request(SlotRef),
-}
-
 /// Actions in users' code that are due once the borrow of the core ends.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     /// Wakers of tasks to wake, oldest first.
     pub(crate) wakes: VecDeque<Waker>,
-    /// Operations that are done, for a loop without wakers, oldest first.
-    pub(crate) done: VecDeque<Done>,
+    /// The tokens of operations that are done, for a loop without wakers, oldest first.
+    pub(crate) done: VecDeque<u64>,
+    /// The slots of requests that are done, in state `Done`, oldest first.
+    pub(crate) answered: VecDeque<SlotRef>,
+    /// Woken when a request is done.
+    pub(crate) asker: Option<Waker>,
     /// Slots in state `Disposing`, oldest first.
     pub(crate) disposals: VecDeque<SlotRef>,
 }
@@ -41,14 +36,24 @@ pub(crate) struct Outbox {
 impl Outbox {
     #[inline(always)]
     pub(super) fn is_empty(&self) -> bool {
-        self.wakes.is_empty() && self.done.is_empty() && self.disposals.is_empty()
+        self.wakes.is_empty()
+            && self.done.is_empty()
+            && self.answered.is_empty()
+            && self.disposals.is_empty()
+    }
+
+    /// Queues the answer of a request.
+    #[inline(always)]
+    fn answer(&mut self, slot: SlotRef) {
+        self.answered.push_back(slot);
+        self.wakes.extend(self.asker.take());
     }
 
     /// Queues the notification of the waiting task or loop.
     #[inline(always)]
     fn tell(&mut self, notify: Notify) {
         match notify {
-            Notify::Token(token) => self.done.push_back(Done::Operation(token)),
+            Notify::Token(token) => self.done.push_back(token),
             Notify::Wake(waker) => self.wakes.push_back(waker),
         }
     }
@@ -239,7 +244,7 @@ impl Core {
         let header = self.slab.header(slot);
         if header.has(flag::REQUEST) {
             header.state = SlotState::Done;
-            self.outbox.done.push_back(Done::Request(slot));
+            self.outbox.answer(slot);
             return true;
         }
         let is_orphan = header.has(flag::ORPHAN);
@@ -267,7 +272,7 @@ impl Core {
         header.vtable = Some(vtable);
         header.notify = Notify::Token(token);
         if header.state == SlotState::Done {
-            self.outbox.done.push_back(Done::Request(slot));
+            self.outbox.answer(slot);
         }
         self.slab.key(slot)
     }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Weak};
 
 use rustix::io::Errno;
 
-use crate::driver::Driver;
 use crate::fd::{Fd, Lender};
+use crate::handle::Handle;
 use crate::request::{Descriptor, FileHandle, FileId, Files, Mailbox, Named, Target};
 
 /// The files that a loop has used, by the numbers of their descriptors. A file stays until its last handle is
-/// gone or it is closed, of which a [letter](super::Letter) tells.
+/// gone or it is closed, of which a [letter](crate::request::Letter) tells.
 pub(super) struct KnownFiles {
     by_number: Vec<Option<Known>>,
     /// Those whose descriptor another handle has lent, too, or whose owner lends another than it did.
@@ -31,11 +31,11 @@ struct Known {
 /// The files together with the driver that has their descriptors.
 pub(super) struct FilesOf<'a> {
     files: &'a mut KnownFiles,
-    driver: &'a Driver,
+    driver: &'a Handle,
 }
 
 impl KnownFiles {
-    pub(super) fn new(mailbox: Arc<Mailbox>, driver: &Driver) -> Self {
+    pub(super) fn new(mailbox: Arc<Mailbox>, driver: &Handle) -> Self {
         let wake = driver.lend(Arc::clone(mailbox.signal()));
         Self { by_number: Vec::new(), others: Vec::new(), mailbox, wake, user: Arc::new(()) }
     }
@@ -50,12 +50,12 @@ impl KnownFiles {
     }
 
     #[inline(always)]
-    pub(super) fn of<'a>(&'a mut self, driver: &'a Driver) -> FilesOf<'a> {
+    pub(super) fn of<'a>(&'a mut self, driver: &'a Handle) -> FilesOf<'a> {
         FilesOf { files: self, driver }
     }
 
     /// Forgets a file; with `cancels`, also what is under way on it.
-    pub(super) fn forget(&mut self, file: FileId, cancels: bool, driver: &Driver) {
+    pub(super) fn forget(&mut self, file: FileId, cancels: bool, driver: &Handle) {
         let Some(Known { fd, descriptor, .. }) = self.remove(file) else { return };
         // The descriptor is given back by all of its handles. Their next requests learn it anew.
         self.others.retain(|known| !known.fd.is(&fd));
@@ -85,8 +85,8 @@ impl KnownFiles {
 
     /// Makes the driver the owner of a descriptor that had users on this loop. `None`, with the descriptor
     /// closed, if requests by its bare number are under way, whose user has broken a promise.
-    pub(super) fn adopt(&self, fd: OwnedFd, driver: &Driver) -> Option<Fd> {
-        let is_in_use = driver.handle().shared.table.find(fd.as_raw_fd()).is_some();
+    pub(super) fn adopt(&self, fd: OwnedFd, driver: &Handle) -> Option<Fd> {
+        let is_in_use = driver.shared.table.find(fd.as_raw_fd()).is_some();
         (!is_in_use).then(|| driver.adopt(fd))
     }
 
@@ -161,6 +161,6 @@ impl FilesOf<'_> {
         }
         // SAFETY: the promise of `Target::number`: the number is open, and the same file, until the outcome
         // of each request was taken; by then its operation, which has a clone, is gone.
-        Ok(unsafe { self.driver.handle().borrow(raw, Arc::clone(&self.files.user)) })
+        Ok(unsafe { self.driver.borrow(raw, Arc::clone(&self.files.user)) })
     }
 }

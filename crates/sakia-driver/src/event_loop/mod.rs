@@ -1,36 +1,27 @@
 //! A loop of requests, for one thread.
 //!
-//! It is a [`Driver`] whose operations are [requests](crate::request) with tokens. What is not the driver's
-//! is here: the descriptors of file handles ([`files`]), and wakes ([`waker`]).
+//! It is a [`Driver`] whose operations are [requests] with tokens. What is not the driver's is here: the
+//! descriptors of file handles ([`files`]), and wakes ([`waker`]).
 
 mod files;
+mod requests;
 mod waker;
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::io::Errno;
-
-use self::files::KnownFiles;
+pub use self::requests::{Requests, Ticket};
 pub use self::waker::LoopWaker;
-use self::waker::WakePoll;
 use crate::auto::{Auto, Choice};
 use crate::core::Wait;
 use crate::counters::Counters;
 use crate::decide::{Bypass, Rules, limits};
 use crate::driver::{DRAIN_LIMIT, Driver};
-use crate::key::Key;
 use crate::ops::ControlMessages;
 use crate::readable;
-use crate::request::{
-    Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Started,
-    begun, start, under_way, with_memory,
-};
+use crate::request::{Buffer, FileHandle, Outcome, Request};
 
 /// Performs requests for the thread that made it. Submitting and waiting are one system call, and results are
 /// taken without one.
@@ -64,57 +55,11 @@ use crate::request::{
 /// # std::io::Result::Ok(())
 /// ```
 pub struct Loop {
+    /// Dropped first: they are the driver's.
+    requests: Requests,
     driver: Driver,
-    files: KnownFiles,
-    /// Answers that need no slot of the driver.
-    ready: VecDeque<Outcome>,
-    /// Outcomes of requests that have more.
-    deliveries: Rc<Deliveries>,
-    wake: WakePoll,
-    /// Requests whose last outcome was not taken.
-    under_way: usize,
     under_way_max: usize,
-    /// The tokens of requests to close a file that is still in use.
-    closes: Vec<u64>,
     is_polled: bool,
-}
-
-/// Names a request of a loop, to cancel it. One whose request has ended names nothing.
-///
-/// # Examples
-/// See [`Loop::cancel`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(Option<Key>);
-
-impl Ticket {
-    /// Returns the ticket as a number, for other languages. That of one that names nothing is 0.
-    ///
-    /// # Examples
-    /// ```
-    /// use sakia_driver::{Loop, Request, Ticket};
-    ///
-    /// let mut ring = Loop::new()?;
-    /// let ticket = ring.submit(Request::Nop, 1)?;
-    /// assert_eq!(Ticket::from_bits(ticket.to_bits()), ticket);
-    /// // Any number is a ticket, at worst one that names nothing.
-    /// ring.cancel(Ticket::from_bits(u64::MAX));
-    /// ring.cancel(Ticket::from_bits(0));
-    /// # std::io::Result::Ok(())
-    /// ```
-    #[inline]
-    pub fn to_bits(self) -> u64 {
-        // The lowest bits of a key are zero: one of them tells a key from none.
-        self.0.map_or(0, |key| key.user_data() | 1)
-    }
-
-    /// Returns the ticket with this number.
-    ///
-    /// # Examples
-    /// See [`to_bits`](Ticket::to_bits).
-    #[inline]
-    pub fn from_bits(bits: u64) -> Self {
-        Self((bits != 0).then(|| Key::from_user_data(bits)))
-    }
 }
 
 /// A request that was not submitted, since the most that a loop may have are under way.
@@ -156,7 +101,7 @@ pub struct LoopEnd {
 
 impl fmt::Debug for Loop {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loop").field("under_way", &self.under_way).finish_non_exhaustive()
+        f.debug_struct("Loop").field("under_way", &self.under_way()).finish_non_exhaustive()
     }
 }
 
@@ -208,19 +153,8 @@ impl Loop {
     /// ```
     pub fn on(driver: Driver) -> io::Result<Self> {
         driver.set_bypass(Bypass::Rules(Rules::default()));
-        let mailbox = Arc::new(Mailbox::new()?);
-        let files = KnownFiles::new(mailbox, &driver);
-        Ok(Self {
-            driver,
-            files,
-            ready: VecDeque::new(),
-            deliveries: Rc::default(),
-            wake: WakePoll::default(),
-            under_way: 0,
-            under_way_max: limits::UNDER_WAY_MAX,
-            closes: Vec::new(),
-            is_polled: false,
-        })
+        let requests = Requests::on(&driver)?;
+        Ok(Self { requests, driver, under_way_max: limits::UNDER_WAY_MAX, is_polled: false })
     }
 
     /// Sets whether operations may be done as plain calls where that is cheaper, from now on, as
@@ -271,7 +205,7 @@ impl Loop {
     /// # Examples
     /// See [`Loop::stop`].
     pub fn under_way(&self) -> usize {
-        self.under_way
+        self.requests.under_way()
     }
 
     /// Submits a request, which reaches the kernel with the next [`wait`](Loop::wait) at the latest. Its
@@ -299,15 +233,7 @@ impl Loop {
         if !self.has_room() {
             return Err(Full(request));
         }
-        let driver = &self.driver;
-        let started = match request {
-            Request::Close { file } => {
-                self.under_way += 1;
-                return Ok(self.close(&file, token));
-            }
-            other => start(other, token, driver, &mut self.files.of(driver), &self.deliveries),
-        };
-        Ok(self.note(token, started))
+        Ok(self.requests.submit(request, token))
     }
 
     /// Submits a [`Request::Nop`], in fewer instructions.
@@ -322,8 +248,7 @@ impl Loop {
         if !self.has_room() {
             return Err(Full(Request::Nop));
         }
-        let started = under_way(self.driver.nop(), token);
-        Ok(self.note(token, Ok(started)))
+        Ok(self.requests.submit_nop(token))
     }
 
     /// Submits a [`Request::Read`] of a file handle, in fewer instructions.
@@ -360,11 +285,7 @@ impl Loop {
         if !self.has_room() {
             return Err(Full(Request::read(file, buffer, offset)));
         }
-        let fd = self.files.of(&self.driver).find_file(file);
-        let started = with_memory(fd, buffer, |fd, buffer| {
-            begun(self.driver.begin_read(&fd, buffer, offset), token)
-        });
-        Ok(self.note(token, Ok(started)))
+        Ok(self.requests.submit_read(file, buffer, offset, token))
     }
 
     /// Submits a [`Request::Write`] of a file handle, in fewer instructions.
@@ -385,27 +306,12 @@ impl Loop {
         if !self.has_room() {
             return Err(Full(Request::write(file, buffer, offset)));
         }
-        let fd = self.files.of(&self.driver).find_file(file);
-        let started = with_memory(fd, buffer, |fd, buffer| {
-            begun(self.driver.begin_write(&fd, buffer, offset), token)
-        });
-        Ok(self.note(token, Ok(started)))
+        Ok(self.requests.submit_write(file, buffer, offset, token))
     }
 
     #[inline(always)]
     fn has_room(&self) -> bool {
-        self.under_way < self.under_way_max
-    }
-
-    /// Takes note of a request that was started, or could not be.
-    #[inline(always)]
-    fn note(&mut self, token: u64, started: Result<Started, Errno>) -> Ticket {
-        self.under_way += 1;
-        match started {
-            Ok(Started::As(key)) => Ticket(Some(key)),
-            Ok(Started::Done(answer)) => self.answer(token, answer),
-            Err(errno) => self.fail(token, errno),
-        }
+        self.requests.under_way() < self.under_way_max
     }
 
     /// Takes the outcome of a request, oldest first as far as they came one after the other. Makes no system
@@ -415,20 +321,7 @@ impl Loop {
     /// See [`Loop`](Loop#examples).
     #[inline(always)]
     pub fn take(&mut self) -> Option<Outcome> {
-        if let Some(outcome) = self.ready.pop_front() {
-            self.under_way -= 1;
-            return Some(outcome);
-        }
-        if !self.deliveries.is_empty()
-            && let Some(outcome) = self.take_delivery()
-        {
-            return Some(outcome);
-        }
-        // SAFETY: all requests of this driver, which the loop has alone, were made by `under_way`.
-        let (token, answer) = unsafe { self.driver.next_answer::<Answer>()? };
-        self.under_way -= 1;
-        let Answer { result, value } = answer;
-        Some(Outcome { token, more: false, result, value })
+        self.requests.take()
     }
 
     /// Submits what was not, and waits for an outcome, if there is none to [take](Loop::take). It may return
@@ -443,16 +336,16 @@ impl Loop {
     /// See [`Loop`](Loop#examples).
     #[inline]
     pub fn wait(&mut self, wait: Wait) -> io::Result<usize> {
-        if self.is_polled || !self.wake.is_armed() {
+        if self.is_polled || !self.requests.is_wake_armed() {
             self.prepare_turn();
         }
-        let is_woken = self.files.mailbox().signal().is_raised();
-        let wait = if is_woken || self.ready() > 0 { Wait::Poll } else { wait };
+        let is_woken = self.requests.signal().is_raised();
+        let wait = if is_woken || self.requests.ready() > 0 { Wait::Poll } else { wait };
         self.driver.turn(wait)?;
-        if self.files.mailbox().signal().is_raised() {
-            self.note_wake();
+        if self.requests.signal().is_raised() {
+            self.requests.note_wake(self.is_polled);
         }
-        Ok(self.ready())
+        Ok(self.requests.ready())
     }
 
     /// Requests that a request be canceled. Its outcome comes in any case: its value, if it was quicker, or
@@ -480,9 +373,7 @@ impl Loop {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn cancel(&mut self, ticket: Ticket) {
-        if let Some(key) = ticket.0 {
-            self.driver.cancel_request(key);
-        }
+        self.requests.cancel(ticket);
     }
 
     /// Adds the descriptor of a file to control messages that a [`Request::SendMessage`] of this loop sends.
@@ -534,8 +425,7 @@ impl Loop {
         control: ControlMessages,
         file: &FileHandle,
     ) -> io::Result<ControlMessages> {
-        let fd = self.files.of(&self.driver).find_file(file)?;
-        Ok(control.descriptor(&fd))
+        self.requests.add_descriptor(control, file)
     }
 
     /// Returns the means to end a [`wait`](Loop::wait) from anywhere.
@@ -543,7 +433,7 @@ impl Loop {
     /// # Examples
     /// See [`LoopWaker`](LoopWaker#examples).
     pub fn waker(&self) -> LoopWaker {
-        LoopWaker::new(self.files.mailbox().signal())
+        LoopWaker::new(self.requests.signal())
     }
 
     /// Returns a descriptor that becomes readable when a [`wait`](Loop::wait) would bring something, for a
@@ -570,7 +460,7 @@ impl Loop {
     pub fn pollable(&mut self) -> io::Result<OwnedFd> {
         let pollable = self.driver.pollable()?;
         // Of wakes their own descriptor tells: its poll is over once the loop has seen one.
-        let pollable = readable::or(pollable, self.files.mailbox().signal().as_fd())?;
+        let pollable = readable::or(pollable, self.requests.signal().as_fd())?;
         self.is_polled = true;
         Ok(pollable)
     }
@@ -593,43 +483,10 @@ impl Loop {
     /// # std::io::Result::Ok(())
     /// ```
     pub fn stop(&mut self, limit: Duration) -> LoopEnd {
-        self.read_letters();
-        self.files.forget_all();
-        self.read_letters(); // of files of which this loop was the last user
-        self.wake.disarm();
+        self.requests.begin_end();
         let leaked = self.driver.end_requests(limit);
-        self.read_letters();
-        self.files.mailbox().close();
-        for token in std::mem::take(&mut self.closes) {
-            // The last user of the file closes it.
-            self.fail(token, Errno::CANCELED);
-        }
+        self.requests.end();
         LoopEnd { leaked }
-    }
-
-    /// Returns the number of outcomes to take.
-    #[inline(always)]
-    fn ready(&self) -> usize {
-        self.ready.len() + self.deliveries.len() + self.driver.answers()
-    }
-
-    fn take_delivery(&mut self) -> Option<Outcome> {
-        let (token, connection) = self.deliveries.pop()?;
-        let Answer { result, value } = Answer::file(connection);
-        Some(Outcome { token, more: true, result, value })
-    }
-
-    /// Adds the last outcome of a request that has no slot.
-    #[inline(always)]
-    fn answer(&mut self, token: u64, answer: Answer) -> Ticket {
-        let Answer { result, value } = answer;
-        self.ready.push_back(Outcome { token, more: false, result, value });
-        Ticket(None)
-    }
-
-    #[cold]
-    fn fail(&mut self, token: u64, errno: Errno) -> Ticket {
-        self.answer(token, Answer::number(Err(errno.into())))
     }
 
     /// Does what is rarely due before a turn.
@@ -639,61 +496,9 @@ impl Loop {
         if self.is_polled {
             self.driver.clear_readiness();
         }
-        if !self.wake.is_armed() {
-            // A wake that was taken before it had written has ended the last one, and left its write.
-            self.files.mailbox().signal().drain();
-            self.wake.arm(&self.driver, self.files.wake_fd());
+        if !self.requests.is_wake_armed() {
+            self.requests.arm_wake();
         }
-    }
-
-    /// Takes the wakes up to now, and what they tell.
-    #[cold]
-    #[inline(never)]
-    fn note_wake(&mut self) {
-        let signal = Arc::clone(self.files.mailbox().signal());
-        signal.clear();
-        self.read_letters();
-        if self.is_polled && signal.is_raised() {
-            signal.write(); // the foreign loop sleeps next, and its own write may be taken
-        }
-    }
-
-    fn read_letters(&mut self) {
-        for letter in self.files.mailbox().take() {
-            match letter {
-                Letter::Forget { file, is_closed } => {
-                    self.files.forget(file, is_closed, &self.driver)
-                }
-                Letter::Unused { token, fd } => {
-                    // One of them: tokens may repeat.
-                    let place = self.closes.iter().position(|&other| other == token);
-                    self.closes.swap_remove(place.expect("it was noted with the request"));
-                    match fd.and_then(|fd| self.files.adopt(fd, &self.driver)) {
-                        Some(fd) => {
-                            under_way(self.driver.close(fd), token);
-                        }
-                        None => {
-                            self.answer(token, Answer::number(Ok(0)));
-                        }
-                    }
-                }
-            }
-        }
-    }
-
-    #[cold]
-    fn close(&mut self, file: &FileHandle, token: u64) -> Ticket {
-        if self.driver.has_ended() {
-            return self.fail(token, Errno::CANCELED);
-        }
-        let mailbox = Arc::clone(self.files.mailbox());
-        self.closes.push(token);
-        if let Err(errno) = file.close(Closer { mailbox, token }) {
-            self.closes.pop();
-            return self.fail(token, errno);
-        }
-        self.read_letters();
-        Ticket(None)
     }
 }
 
@@ -708,6 +513,8 @@ impl Drop for Loop {
 // All these tests make system calls.
 #[cfg(all(test, not(miri)))]
 mod tests {
+    use std::sync::Arc;
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
@@ -720,7 +527,7 @@ mod tests {
         for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
             let mut ring = Loop::on(driver).unwrap();
             ring.wait(Wait::Poll).unwrap();
-            let signal = Arc::clone(ring.files.mailbox().signal());
+            let signal = Arc::clone(ring.requests.signal());
             rustix::io::write(&signal, &1_u64.to_ne_bytes()).unwrap();
             assert_eq!(ring.wait(Wait::Forever).unwrap(), 0);
             ring.wait(Wait::Poll).unwrap();

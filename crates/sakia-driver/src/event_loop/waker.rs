@@ -1,14 +1,14 @@
 //! The handle by which others wake a loop, and the operation by which the loop sees that while it sleeps.
 
+use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Wake};
+use std::task::{Context, Poll, Wake};
 
-use crate::driver::Driver;
 use crate::fd::Fd;
-use crate::handle::Op;
-use crate::ops::poll::{Poll, PollEvents};
+use crate::handle::{Handle, Op};
+use crate::ops::poll::{Poll as PollOperation, PollEvents};
 use crate::request::Signal;
 
 /// Wakes a [`Loop`](crate::Loop), from any thread. Clones wake the same loop. Costs one system call, or none
@@ -52,7 +52,7 @@ impl LoopWaker {
 /// The operation that waits for a wake while the loop sleeps.
 #[derive(Debug, Default)]
 pub(super) struct WakePoll {
-    poll: Option<Op<Poll>>,
+    poll: Option<Op<PollOperation>>,
     /// Set by its end. Of an atomic only because a [`Wake`] is for all threads.
     has_ended: Arc<Flag>,
 }
@@ -73,15 +73,38 @@ impl WakePoll {
     }
 
     /// Waits for wakes from the next turn on.
-    pub(super) fn arm(&mut self, driver: &Driver, event: &Fd) {
+    pub(super) fn arm(&mut self, driver: &Handle, event: &Fd) {
         self.has_ended.0.store(false, Ordering::Relaxed);
-        let mut poll = driver.poll(event, PollEvents::READABLE);
         let waker = Arc::clone(&self.has_ended).into();
-        if Pin::new(&mut poll).poll(&mut Context::from_waker(&waker)).is_ready() {
+        self.poll = Some(driver.poll(event, PollEvents::READABLE));
+        if self.poll_op(&mut Context::from_waker(&waker)).is_ready() {
             self.poll = None; // the driver has ended
-            return;
         }
-        self.poll = Some(poll);
+    }
+
+    /// Completes at a wake, for the task of an executor.
+    ///
+    /// # Errors
+    /// `ECANCELED`: the driver has ended.
+    pub(super) fn poll(
+        &mut self,
+        driver: &Handle,
+        event: &Fd,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.poll.is_none() {
+            self.poll = Some(driver.poll(event, PollEvents::READABLE));
+        }
+        let poll = self.poll_op(cx);
+        if poll.is_ready() {
+            self.poll = None;
+        }
+        poll
+    }
+
+    fn poll_op(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let op = self.poll.as_mut().expect("it was just started");
+        Pin::new(op).poll(cx).map_ok(|_| ())
     }
 
     pub(super) fn disarm(&mut self) {
