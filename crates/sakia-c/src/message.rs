@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use rustix::io::Errno;
 use sakia_driver::{
-    Buffer, ControlMessages, Domain, Fd, Foreign, Loop, Received, ReceivedControl, SocketAddress,
+    Buffer, ControlMessages, Domain, FileHandle, Foreign, Received, ReceivedControl, SocketAddress,
 };
 
 use crate::file::{check_memory, duplicate};
@@ -126,8 +126,8 @@ impl Header {
     /// # Safety
     ///
     /// - So many bytes are readable there.
-    pub(crate) unsafe fn control(&self, ring: &mut Loop) -> Result<ControlMessages, Failure> {
-        let mut all = ControlMessages::new();
+    pub(crate) unsafe fn control(&self) -> Result<ControlMessages<FileHandle>, Failure> {
+        let mut all = ControlMessages::of_request();
         if self.control_len == 0 {
             return Ok(all);
         }
@@ -148,8 +148,7 @@ impl Header {
             if (header.level, header.kind) == (SOL_SOCKET, SCM_RIGHTS) {
                 for number in content.chunks_exact(4) {
                     let number = i32::from_ne_bytes([number[0], number[1], number[2], number[3]]);
-                    let added = ring.add_descriptor(all, &duplicate(number)?);
-                    all = added.map_err(|error| Failure::of("a descriptor to send", &error))?;
+                    all = all.file(&duplicate(number)?);
                 }
             } else {
                 let added = all.plain(header.level, header.kind, content);
@@ -224,7 +223,11 @@ pub(crate) unsafe fn address(at: *const u8, len: usize) -> Result<SocketAddress,
 /// # Safety
 ///
 /// - It and the memory that it names are valid for writes.
-pub(crate) unsafe fn fill(at: *mut c_void, received: &Received, control: ReceivedControl) {
+pub(crate) unsafe fn fill(
+    at: *mut c_void,
+    received: &Received,
+    control: ReceivedControl<FileHandle>,
+) {
     let at = at.cast::<Header>();
     // SAFETY: the caller's promise.
     let mut header = unsafe { at.read_unaligned() };
@@ -241,9 +244,9 @@ pub(crate) unsafe fn fill(at: *mut c_void, received: &Received, control: Receive
         // SAFETY: as above.
         is_cut |= !unsafe { room.put(message.level, message.kind, message.bytes) };
     }
-    let process = control.process.and_then(|fd| Fd::into_owned(fd).ok());
+    let process = control.process.and_then(FileHandle::into_owned);
     let rights: Vec<OwnedFd> =
-        control.descriptors.into_iter().filter_map(|fd| Fd::into_owned(fd).ok()).collect();
+        control.descriptors.into_iter().filter_map(FileHandle::into_owned).collect();
     for (kind, fds) in [(SCM_RIGHTS, rights), (SCM_PIDFD, process.into_iter().collect())] {
         if fds.is_empty() {
             continue;

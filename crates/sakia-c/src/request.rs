@@ -113,7 +113,7 @@ unsafe fn submit_rest(
         return Err(Refused::Full);
     }
     // SAFETY: the caller's promise.
-    let (request, place) = unsafe { request_of(state, &it) }?;
+    let (request, place) = unsafe { request_of(&it) }?;
     let token = match place {
         Some(place) => state.pending.add(Waiting { token: it.token, place }),
         None => it.token,
@@ -289,14 +289,11 @@ unsafe fn optional(path: *const c_char) -> Option<CString> {
 /// # Safety
 ///
 /// - All that the request names is as the header says.
-unsafe fn request_of(
-    state: &mut State,
-    it: &sakia_request,
-) -> Result<(Request, Option<Place>), Failure> {
+unsafe fn request_of(it: &sakia_request) -> Result<(Request, Option<Place>), Failure> {
     // SAFETY: the caller's promise, for all that the request names.
     unsafe {
         match it.op {
-            SAKIA_OP_SOCKET..=SAKIA_OP_SHUTDOWN => of_socket(state, it),
+            SAKIA_OP_SOCKET..=SAKIA_OP_SHUTDOWN => of_socket(it),
             SAKIA_OP_OPEN | SAKIA_OP_MKDIR..=SAKIA_OP_READLINK => of_names(it),
             SAKIA_OP_STAT | SAKIA_OP_CHMOD..=SAKIA_OP_SET_TIMES => of_attributes(it),
             _ => of_file(it),
@@ -465,7 +462,7 @@ unsafe fn of_attributes(it: &sakia_request) -> Made {
 /// # Safety
 ///
 /// - As for [`request_of`].
-unsafe fn of_socket(state: &mut State, it: &sakia_request) -> Made {
+unsafe fn of_socket(it: &sakia_request) -> Made {
     let &sakia_request { buf, len, flags, arg: [first, second, third], .. } = it;
     let no_flags = || sakia_request::only(flags, 0);
     // SAFETY: the caller's promise, for all that the request names.
@@ -506,7 +503,7 @@ unsafe fn of_socket(state: &mut State, it: &sakia_request) -> Made {
             SAKIA_OP_SEND_MESSAGE => {
                 let header = Header::read(buf, len)?;
                 let (buffer, address) = (header.buffer()?, Box::new(header.address()?));
-                let control = Box::new(header.control(&mut state.ring)?);
+                let control = Box::new(header.control()?);
                 Request::SendMessage { socket, buffer, address, control, flags }
             }
             SAKIA_OP_RECEIVE_MESSAGE => {

@@ -19,7 +19,6 @@ use crate::core::Wait;
 use crate::counters::Counters;
 use crate::decide::{Bypass, Rules, limits};
 use crate::driver::{DRAIN_LIMIT, Driver};
-use crate::ops::ControlMessages;
 use crate::readable;
 use crate::request::{Buffer, FileHandle, Outcome, Request};
 
@@ -374,58 +373,6 @@ impl Loop {
     /// ```
     pub fn cancel(&mut self, ticket: Ticket) {
         self.requests.cancel(ticket);
-    }
-
-    /// Adds the descriptor of a file to control messages that a [`Request::SendMessage`] of this loop sends.
-    ///
-    /// # Errors
-    /// `EBADF`: the file was closed.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::os::fd::OwnedFd;
-    /// use std::os::unix::net::UnixDatagram;
-    ///
-    /// use sakia_driver::{
-    ///     ControlMessages, FileHandle, Loop, Request, SocketAddress, Value, Wait,
-    /// };
-    ///
-    /// let mut ring = Loop::new()?;
-    /// let mut answer = |ring: &mut Loop| loop {
-    ///     match ring.take() {
-    ///         Some(outcome) => break std::io::Result::Ok(outcome),
-    ///         None => ring.wait(Wait::Forever)?,
-    ///     };
-    /// };
-    /// let (a, b) = UnixDatagram::pair()?;
-    /// let (a, b) = (FileHandle::new(OwnedFd::from(a)), FileHandle::new(OwnedFd::from(b)));
-    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
-    /// let control = ring.add_descriptor(ControlMessages::new(), &file)?;
-    /// ring.submit(
-    ///     Request::SendMessage {
-    ///         socket: a.into(),
-    ///         buffer: vec![1].into(),
-    ///         address: Box::new(SocketAddress::UNNAMED),
-    ///         control: Box::new(control),
-    ///         flags: 0,
-    ///     },
-    ///     1,
-    /// )?;
-    /// assert_eq!(answer(&mut ring)?.result?, 1);
-    /// let buffer = vec![0].into();
-    /// let receive = Request::ReceiveMessage { socket: b.into(), buffer, control_bytes: 64, flags: 0 };
-    /// ring.submit(receive, 2)?;
-    /// let Value::Message(message, _) = answer(&mut ring)?.value else { panic!("a message") };
-    /// assert_eq!(message.1.descriptors.len(), 1);
-    /// # drop(message);
-    /// # std::io::Result::Ok(())
-    /// ```
-    pub fn add_descriptor(
-        &mut self,
-        control: ControlMessages,
-        file: &FileHandle,
-    ) -> io::Result<ControlMessages> {
-        self.requests.add_descriptor(control, file)
     }
 
     /// Returns the means to end a [`wait`](Loop::wait) from anywhere.

@@ -15,7 +15,6 @@ use super::waker::WakePoll;
 use crate::driver::Driver;
 use crate::handle::Handle;
 use crate::key::Key;
-use crate::ops::ControlMessages;
 use crate::request::{
     Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Signal,
     Started, begun, start, under_way, with_memory,
@@ -267,22 +266,6 @@ impl Requests {
         if let Some(key) = ticket.0 {
             self.driver.shared.cancel_request(key);
         }
-    }
-
-    /// Adds the descriptor of a file to control messages that a [`Request::SendMessage`] of this value sends.
-    ///
-    /// # Errors
-    /// `EBADF`: the file was closed.
-    ///
-    /// # Examples
-    /// See [`Loop::add_descriptor`](crate::Loop::add_descriptor).
-    pub fn add_descriptor(
-        &mut self,
-        control: ControlMessages,
-        file: &FileHandle,
-    ) -> io::Result<ControlMessages> {
-        let fd = self.files.of(&self.driver).find_file(file)?;
-        Ok(control.descriptor(&fd))
     }
 
     /// Forgets all files, and expects no more wakes: the driver is about to end.

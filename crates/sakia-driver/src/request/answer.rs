@@ -70,9 +70,9 @@ impl From<BufResult<usize, Vec<Buffer>>> for Answer {
 impl From<BufResult<(Received, ReceivedControl), Buffer>> for Answer {
     fn from(output: BufResult<(Received, ReceivedControl), Buffer>) -> Self {
         match output.0 {
-            Ok(message) => {
-                let result = Ok(message.0.len);
-                Self { result, value: Value::Message(Box::new(message), output.1) }
+            Ok((message, control)) => {
+                let (result, control) = (Ok(message.len), control.map(handle_of));
+                Self { result, value: Value::Message(Box::new((message, control)), output.1) }
             }
             Err(error) => Self { result: Err(error), value: Value::Buffer(output.1) },
         }

@@ -193,6 +193,29 @@ impl FileHandle {
         self.inner.id.raw
     }
 
+    /// Returns the descriptor, if this is the only clone, no loop has used the file, and the descriptor is its
+    /// own. Otherwise drops the handle.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
+    /// let clone = file.clone();
+    /// assert!(clone.into_owned().is_none());
+    /// let file = std::fs::File::from(file.into_owned().expect("the only clone"));
+    /// assert!(file.metadata()?.is_file());
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn into_owned(self) -> Option<OwnedFd> {
+        let mut inner = Arc::into_inner(self.inner)?;
+        let state = inner.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if !state.users.is_empty() {
+            return None;
+        }
+        state.descriptor.take()?.give_up()
+    }
+
     /// Calls `f` with the descriptor, which stays open until it returns, for system calls that requests do
     /// not offer. A [close](crate::Request::Close) waits for it.
     ///

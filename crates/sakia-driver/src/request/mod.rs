@@ -142,11 +142,51 @@ pub enum Request {
     Receive { socket: Target, buffer: Buffer, flags: u32 },
     /// Sends a datagram to an address, or to the peer if it is [unnamed](SocketAddress::is_unnamed), with
     /// control messages. The value is the number of bytes.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixDatagram;
+    ///
+    /// use sakia_driver::{
+    ///     ControlMessages, FileHandle, Loop, Request, SocketAddress, Value, Wait,
+    /// };
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let mut answer = |ring: &mut Loop| loop {
+    ///     match ring.take() {
+    ///         Some(outcome) => break std::io::Result::Ok(outcome),
+    ///         None => ring.wait(Wait::Forever)?,
+    ///     };
+    /// };
+    /// let (a, b) = UnixDatagram::pair()?;
+    /// let (a, b) = (FileHandle::new(OwnedFd::from(a)), FileHandle::new(OwnedFd::from(b)));
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
+    /// let control = ControlMessages::of_request().file(&file);
+    /// ring.submit(
+    ///     Request::SendMessage {
+    ///         socket: a.into(),
+    ///         buffer: vec![1].into(),
+    ///         address: Box::new(SocketAddress::UNNAMED),
+    ///         control: Box::new(control),
+    ///         flags: 0,
+    ///     },
+    ///     1,
+    /// )?;
+    /// assert_eq!(answer(&mut ring)?.result?, 1);
+    /// let buffer = vec![0].into();
+    /// let receive = Request::ReceiveMessage { socket: b.into(), buffer, control_bytes: 64, flags: 0 };
+    /// ring.submit(receive, 2)?;
+    /// let Value::Message(message, _) = answer(&mut ring)?.value else { panic!("a message") };
+    /// assert_eq!(message.1.descriptors.len(), 1);
+    /// # drop(message);
+    /// # std::io::Result::Ok(())
+    /// ```
     SendMessage {
         socket: Target,
         buffer: Buffer,
         address: Box<SocketAddress>,
-        control: Box<ControlMessages>,
+        control: Box<ControlMessages<FileHandle>>,
         flags: u32,
     },
     /// Receives a datagram, its sender's address, and control messages of up to so many bytes.
@@ -196,7 +236,7 @@ pub enum Value {
     /// Facts about a file system.
     StatFs(Box<StatfsResult>),
     /// A datagram, and the memory that the request had.
-    Message(Box<(Received, ReceivedControl)>, Buffer),
+    Message(Box<(Received, ReceivedControl<FileHandle>)>, Buffer),
 }
 
 /// The outcome of a request.

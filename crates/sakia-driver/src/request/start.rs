@@ -173,8 +173,10 @@ pub(crate) fn start(
             })
         }
         Request::SendMessage { socket, buffer, address, control, flags } => {
-            with_memory(files.find(&socket), buffer, |fd, buffer| {
-                under_way(driver.send_message(&fd, buffer, &address, *control, flags), token)
+            let control = control.on_driver(|file| files.find(&file.into()));
+            let found = control.and_then(|control| Ok((files.find(&socket)?, control)));
+            with_memory(found, buffer, |(fd, control), buffer| {
+                under_way(driver.send_message(&fd, buffer, &address, control, flags), token)
             })
         }
         Request::ReceiveMessage { socket, buffer, control_bytes, flags } => {

@@ -27,6 +27,7 @@ use linux_raw_sys::net::{
 use rustix::io::Errno;
 
 use crate::fd::{Fd, Owner};
+use crate::request::FileHandle;
 use crate::sys::{ControlMessage, array};
 
 const SCM_PIDFD: u32 = 4;
@@ -183,12 +184,57 @@ pub struct PacketInfo {
 /// assert!(ControlMessages::new().plain(1, 1, &0_i32.to_ne_bytes()).is_err());
 /// # let _ = explicit_congestion;
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 #[must_use]
-pub struct ControlMessages {
-    descriptors: Vec<Fd>,
+pub struct ControlMessages<D = Fd> {
+    descriptors: Vec<D>,
     /// All other messages, in the kernel's form.
     bytes: ControlBytes,
+}
+
+impl<D> Default for ControlMessages<D> {
+    fn default() -> Self {
+        Self { descriptors: Vec::new(), bytes: ControlBytes::NONE }
+    }
+}
+
+impl ControlMessages<FileHandle> {
+    /// Returns an empty list of messages, for a [request](crate::Request::SendMessage).
+    ///
+    /// # Examples
+    /// See [`Request::SendMessage`](crate::Request::SendMessage).
+    pub fn of_request() -> Self {
+        Self::default()
+    }
+
+    /// Adds the descriptor of a file, as [`descriptor`](ControlMessages::descriptor) does.
+    ///
+    /// # Examples
+    /// See [`Request::SendMessage`](crate::Request::SendMessage).
+    #[doc(alias = "SCM_RIGHTS")]
+    pub fn file(mut self, file: &FileHandle) -> Self {
+        self.descriptors.push(file.clone());
+        self
+    }
+
+    /// Returns the messages with the descriptors that the files have on a driver.
+    ///
+    /// # Errors
+    /// That of the first file without one.
+    pub(crate) fn on_driver(
+        self,
+        mut find: impl FnMut(FileHandle) -> Result<Fd, Errno>,
+    ) -> Result<ControlMessages, Errno> {
+        let descriptors = self.descriptors.into_iter().map(|file| {
+            let fd = find(file)?;
+            fd.share_mode();
+            Ok(fd)
+        });
+        Ok(ControlMessages {
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+            bytes: self.bytes,
+        })
+    }
 }
 
 impl ControlMessages {
@@ -210,6 +256,24 @@ impl ControlMessages {
         self
     }
 
+    /// Returns the descriptors in them.
+    pub(super) fn descriptors(&self) -> &[Fd] {
+        &self.descriptors
+    }
+
+    /// Returns the messages in the kernel's form, and the descriptors that they name by number. The caller
+    /// keeps the descriptors as long as it uses the bytes.
+    pub(super) fn encode(self) -> (ControlBytes, Vec<Fd>) {
+        let Self { descriptors, mut bytes } = self;
+        if !descriptors.is_empty() {
+            let numbers = descriptors.iter().flat_map(|fd| fd.raw().to_ne_bytes());
+            ControlMessage::rights(&numbers.collect::<Vec<u8>>()).put(&mut bytes);
+        }
+        (bytes, descriptors)
+    }
+}
+
+impl<D> ControlMessages<D> {
     /// Sets the traffic class of IPv4 packets, whose two lowest bits are the ECN field.
     ///
     /// # Examples
@@ -285,22 +349,6 @@ impl ControlMessages {
         ControlMessage { level, kind, bytes }.put(&mut self.bytes);
         self
     }
-
-    /// Returns the descriptors in them.
-    pub(super) fn descriptors(&self) -> &[Fd] {
-        &self.descriptors
-    }
-
-    /// Returns the messages in the kernel's form, and the descriptors that they name by number. The caller
-    /// keeps the descriptors as long as it uses the bytes.
-    pub(super) fn encode(self) -> (ControlBytes, Vec<Fd>) {
-        let Self { descriptors, mut bytes } = self;
-        if !descriptors.is_empty() {
-            let numbers = descriptors.iter().flat_map(|fd| fd.raw().to_ne_bytes());
-            ControlMessage::rights(&numbers.collect::<Vec<u8>>()).put(&mut bytes);
-        }
-        (bytes, descriptors)
-    }
 }
 
 /// Control messages that were received, see [`Handle::recv_message`](crate::Handle::recv_message).
@@ -309,21 +357,27 @@ impl ControlMessages {
 ///
 /// # Examples
 /// See [`Handle::send_message`](crate::Handle::send_message).
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[non_exhaustive]
-pub struct ReceivedControl {
-    /// The descriptors, in the order of the sender. They belong to the driver, and child programs do not
-    /// inherit them.
-    pub descriptors: Vec<Fd>,
+pub struct ReceivedControl<D = Fd> {
+    /// The descriptors, in the order of the sender. Child programs do not inherit them.
+    pub descriptors: Vec<D>,
     /// A descriptor of the process that sent the message (`SCM_PIDFD`), if the socket has `SO_PASSPIDFD`.
-    pub process: Option<Fd>,
+    pub process: Option<D>,
     /// There was too little room, or no descriptor number left. The remaining messages are lost.
     pub is_truncated: bool,
     /// The messages in the kernel's form, descriptors included.
     bytes: ControlBytes,
 }
 
-impl ReceivedControl {
+impl<D> Default for ReceivedControl<D> {
+    fn default() -> Self {
+        let (descriptors, process, bytes) = (Vec::new(), None, ControlBytes::NONE);
+        Self { descriptors, process, is_truncated: false, bytes }
+    }
+}
+
+impl<D> ReceivedControl<D> {
     /// Returns the other messages, in the kernel's order, except those of type `SCM_INQ`: since 6.17 some
     /// kernels add them, unrequested, to a ring's receives from a socket within the machine.
     pub fn messages(&self) -> impl Iterator<Item = ControlMessage<'_>> {
@@ -331,6 +385,15 @@ impl ReceivedControl {
             let is_hidden = matches!(message.kind, SCM_RIGHTS | SCM_PIDFD | SCM_INQ);
             message.level != SOL_SOCKET || !is_hidden
         })
+    }
+}
+
+impl ReceivedControl {
+    /// Returns the same with other owners of the descriptors.
+    pub(crate) fn map<D>(self, own: impl FnMut(Fd) -> D + Copy) -> ReceivedControl<D> {
+        let Self { descriptors, process, is_truncated, bytes } = self;
+        let descriptors = descriptors.into_iter().map(own).collect();
+        ReceivedControl { descriptors, process: process.map(own), is_truncated, bytes }
     }
 
     /// Does the same as [`of`](Self::of) with a copy of these bytes.

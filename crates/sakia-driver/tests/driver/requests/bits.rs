@@ -1,8 +1,14 @@
 //! Tickets as numbers, and descriptors for messages: what other languages need of a loop.
 
-use sakia_driver::{CURRENT_POSITION, ControlMessages, FileHandle, Request, Ticket, Wait};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixDatagram;
 
-use super::{next, on_both, perform};
+use sakia_driver::{
+    CURRENT_POSITION, ControlMessages, FileHandle, Loop, Outcome, Request, SocketAddress, Ticket,
+    Value, Wait,
+};
+
+use super::{next, on_both, perform, value};
 
 /// A number names its own request, while that is under way, and no other number names one.
 #[test]
@@ -33,12 +39,41 @@ fn a_number_cancels_its_request_alone() {
 }
 
 #[test]
-fn a_closed_file_has_no_descriptor_to_send() {
+fn descriptors_are_sent_and_those_of_closed_files_refused() {
     on_both(|ring| {
+        let (near, far) = UnixDatagram::pair().unwrap();
+        let (near, far) =
+            (FileHandle::new(OwnedFd::from(near)), FileHandle::new(OwnedFd::from(far)));
         let file = FileHandle::new(std::fs::File::open("Cargo.toml").unwrap());
-        assert!(ring.add_descriptor(ControlMessages::new(), &file).is_ok());
+        let message = |ring: &mut Loop| {
+            let control = ControlMessages::of_request().file(&file).ip_tos(1);
+            let request = Request::SendMessage {
+                socket: (&near).into(),
+                buffer: vec![1, 2].into(),
+                address: Box::new(SocketAddress::UNNAMED),
+                control: Box::new(control),
+                flags: 0,
+            };
+            perform(ring, request)
+        };
+        assert_eq!(message(ring).result.unwrap(), 2);
+        let (socket, buffer) = ((&far).into(), vec![0; 4].into());
+        let receive = Request::ReceiveMessage { socket, buffer, control_bytes: 64, flags: 0 };
+        let (_, Value::Message(received, _)) = value(ring, receive) else { panic!("a message") };
+        // On any loop, and on any thread.
+        let [copy] = <[FileHandle; 1]>::try_from(received.1.descriptors).unwrap();
+        let bytes = perform(ring, Request::read(&copy, vec![0; 9].into(), 0)).into_vec().unwrap();
+        assert_eq!(bytes, b"[package]");
         perform(ring, Request::Close { file: file.clone() }).result.unwrap();
-        let error = ring.add_descriptor(ControlMessages::new(), &file).unwrap_err();
-        assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+        let refused = message(ring);
+        assert_eq!(refused.result.as_ref().unwrap_err().raw_os_error(), Some(libc::EBADF));
+        assert_eq!(refused.into_vec().unwrap(), [1, 2]);
     });
+}
+
+/// Requests and outcomes may go to other threads.
+#[test]
+fn requests_are_values_for_any_thread() {
+    fn check<T: Send>() {}
+    check::<(Request, Outcome)>();
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::CWD;
 use sakia_driver::{
-    Buffer, Bypass, CURRENT_POSITION, ControlMessages, Driver, Epoll, FileHandle, Loop, Outcome,
-    Request, Target, Value, Wait,
+    Buffer, Bypass, CURRENT_POSITION, Driver, Epoll, FileHandle, Loop, Outcome, Request, Target,
+    Value, Wait,
 };
 
 use super::{finish, next, on_both, perform};
@@ -56,7 +56,7 @@ fn memory_comes_back_from_requests_for_a_closed_file() {
                 socket: target(),
                 buffer: memory(),
                 address: address(),
-                control: Box::new(ControlMessages::new()),
+                control: Box::default(),
                 flags: 0,
             },
             Request::ReceiveMessage {
