@@ -148,7 +148,7 @@ pub use decide::{
 };
 pub use driver::{Drained, Driver};
 pub use epoll::{Epoll, EpollOptions, EpollWake, LaneStatistics, StuckWorker};
-pub use event_loop::{Full, Loop, LoopEnd, LoopWaker, Requests, Ticket};
+pub use event_loop::{Full, Loop, LoopWaker, Requests, RequestsEnd, Ticket};
 pub use fd::Fd;
 pub use file_calls::FileCalls;
 pub use handle::{Begun, Handle, Op};

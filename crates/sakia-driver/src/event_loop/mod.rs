@@ -87,13 +87,13 @@ impl From<Full> for io::Error {
     }
 }
 
-/// The end of a loop.
+/// The end of a loop or a queue of requests.
 ///
 /// # Examples
 /// See [`Loop::stop`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the memory of requests that leaked must stay"]
-pub struct LoopEnd {
+pub struct RequestsEnd {
     /// The tokens of the requests that did not end. The kernel may use their memory for ever.
     pub leaked: Vec<u64>,
 }
@@ -429,11 +429,11 @@ impl Loop {
     /// assert_eq!((ring.under_way(), ring.take().map(|outcome| outcome.token)), (1, Some(1)));
     /// # std::io::Result::Ok(())
     /// ```
-    pub fn stop(&mut self, limit: Duration) -> LoopEnd {
+    pub fn stop(&mut self, limit: Duration) -> RequestsEnd {
         self.requests.begin_end();
         let leaked = self.driver.end_requests(limit);
         self.requests.end();
-        LoopEnd { leaked }
+        RequestsEnd { leaked }
     }
 
     /// Does what is rarely due before a turn.

@@ -286,6 +286,18 @@ impl FileHandle {
         self.inner.calls.write(descriptor.as_fd(), &[IoSlice::new(&buf[..len])], at)
     }
 
+    /// Calls `f` with the descriptor and its calls that refuse to wait, on this thread. `None` also if another
+    /// thread is just looking at the descriptor.
+    pub(super) fn with_calls(
+        &self,
+        f: impl FnOnce(BorrowedFd<'_>, &FileCalls) -> Option<io::Result<usize>>,
+    ) -> Option<io::Result<usize>> {
+        match self.descriptor()? {
+            Ok(descriptor) => f(descriptor.as_fd(), &self.inner.calls),
+            Err(errno) => Some(Err(errno.into())),
+        }
+    }
+
     pub(crate) fn id(&self) -> FileId {
         self.inner.id
     }

@@ -5,6 +5,7 @@
 //! other languages.
 
 mod answer;
+mod attempt;
 mod buffer;
 mod file;
 mod mailbox;

@@ -32,7 +32,8 @@ impl Gate {
         self.state.load(Ordering::Relaxed) & CLOSED != 0
     }
 
-    fn enter(&self) -> bool {
+    /// Admits a request. False if the gate is closed.
+    pub(super) fn enter(&self) -> bool {
         let may_enter = self.state.fetch_add(1, Ordering::AcqRel) & CLOSED == 0;
         if !may_enter {
             self.leave();
@@ -41,7 +42,12 @@ impl Gate {
     }
 
     fn leave(&self) {
-        if self.state.fetch_sub(1, Ordering::AcqRel) == CLOSED + 1 {
+        self.leave_many(1);
+    }
+
+    /// Notes that so many requests are over.
+    pub(super) fn leave_many(&self, count: usize) {
+        if count > 0 && self.state.fetch_sub(count, Ordering::AcqRel) == CLOSED + count {
             self.empty.notify(usize::MAX);
         }
     }

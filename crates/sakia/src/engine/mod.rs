@@ -23,6 +23,7 @@ mod mounts;
 mod now;
 mod pace;
 mod paths;
+pub mod queue;
 mod request;
 mod tally;
 
@@ -46,6 +47,7 @@ pub use self::file::{
 use self::gate::{Gate, Pass};
 pub use self::many::Many;
 pub use self::paths::{Open, ReadDir, ReadFile, ReadText};
+pub use self::queue::Queue;
 use self::request::error_of_lost;
 pub use self::request::{Call, Request};
 use self::tally::Tally;
@@ -112,6 +114,8 @@ struct Shared {
     process: Process,
     /// The number of the next file.
     files: AtomicU64,
+    /// The tasks that perform the requests of queues.
+    servers: queue::Servers,
     /// The place that built it, which is that of tasks that no request asked for.
     built_at: &'static Location<'static>,
     /// Ended and joined when dropped.
@@ -190,6 +194,7 @@ impl Builder {
                 paths,
                 process,
                 files: AtomicU64::new(0),
+                servers: queue::Servers::default(),
                 built_at,
                 _threads: Mutex::new(threads),
             }),
