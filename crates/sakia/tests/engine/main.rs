@@ -12,5 +12,6 @@ mod foreign_code;
 mod group_commit;
 mod group_commit_model;
 mod paths;
+mod queue;
 mod remote;
 mod support;

@@ -425,8 +425,7 @@ impl Batch<'_> {
             let later = rest.split_off(part.min(rest.len()));
             let requests = std::mem::replace(&mut rest, later);
             let thread = next.fetch_add(1, Ordering::Relaxed) % threads;
-            let canceled = shared.send(requests, thread as u32, &inboxes[thread]);
-            engine.shared.gate.leave_many(canceled);
+            shared.send(requests, thread as u32, &inboxes[thread], &engine.shared.gate);
         }
     }
 }

@@ -224,8 +224,7 @@ impl Server {
         }
         for number in self.touched.drain(..) {
             let served = &mut self.queues[number];
-            let ended = served.queue.deliver(&mut served.outcomes);
-            self.gate.leave_many(ended);
+            let ended = served.queue.deliver(&mut served.outcomes, &self.gate);
             served.live -= ended;
             if served.live == 0 && served.is_closed {
                 self.queues.remove(number);
@@ -246,12 +245,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         for letter in self.inbox.end() {
             let Letter::Start { queue, requests } = letter else { continue };
-            let count = requests.len();
             let refuse = |(ticket, request): (QueueTicket, Request)| {
                 request.refuse(ticket.slot.into(), Errno::CANCELED.into())
             };
-            queue.deliver(&mut requests.into_iter().map(refuse).collect());
-            self.gate.leave_many(count);
+            queue.deliver(&mut requests.into_iter().map(refuse).collect(), &self.gate);
         }
         for served in self.queues.drain() {
             served.queue.fail(self.thread);

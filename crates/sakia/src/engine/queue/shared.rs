@@ -11,7 +11,8 @@ use sakia_ring::Process;
 
 use super::pulse::{Awake, Pulse};
 use super::server::{Inbox, Letter};
-use super::table::{QueueTicket, State, Table, ThreadNumber};
+use super::table::{QueueTicket, Slot, State, Table, ThreadNumber};
+use crate::engine::gate::Gate;
 
 /// See the module.
 #[derive(Debug)]
@@ -56,14 +57,15 @@ impl Shared {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sends the requests of a batch to a thread. Those that were canceled, or that it is too late for, have
-    /// ended; returns their number.
+    /// Sends the requests of a batch to a thread. Those that were canceled, or that it is too late for, end
+    /// here.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: Vec<(QueueTicket, Request)>,
         thread: ThreadNumber,
         inbox: &Inbox,
-    ) -> usize {
+        gate: &Gate,
+    ) {
         let mut table = self.lock();
         let is_late = |&(ticket, _): &(QueueTicket, Request)| {
             table.is_closed || table.state(ticket) == State::Batched { is_canceled: true }
@@ -83,6 +85,7 @@ impl Shared {
             Err(_) => unreachable!("the letter was to start requests"),
         };
         let count = late.len() + lost.len();
+        gate.leave_many(count);
         for (ticket, request) in late.into_iter().chain(lost) {
             table.push(request.refuse(ticket.slot.into(), Errno::CANCELED.into()));
         }
@@ -94,16 +97,16 @@ impl Shared {
         if let Some(server) = server {
             server.wake();
         }
-        count
     }
 
-    /// Adds outcomes that have slots for tokens. Returns how many requests they end.
-    pub(super) fn deliver(&self, outcomes: &mut Vec<Outcome>) -> usize {
+    /// Adds outcomes that have slots for tokens. Returns how many requests they end, which leave the gate.
+    pub(super) fn deliver(&self, outcomes: &mut Vec<Outcome>, gate: &Gate) -> usize {
         let last = outcomes.iter().filter(|outcome| !outcome.more).count();
         let mut table = self.lock();
+        gate.leave_many(last); // before somebody has heard of them
         if table.is_ended {
             for outcome in outcomes.iter().filter(|outcome| !outcome.more) {
-                table.end(outcome.token as u32);
+                table.end(outcome.token as Slot);
             }
             drop(table);
             outcomes.clear(); // their memory may be another owner's
