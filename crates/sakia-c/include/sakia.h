@@ -194,12 +194,13 @@
 
 // Sends a datagram: `buf` is a `const struct msghdr *` of one buffer, `len` its size (56), `flags` are
 // `MSG_*`. The structure, the address and the control messages are copied, and descriptors in these are
-// duplicated. Value: the bytes.
+// duplicated. `-EINVAL`: more than 64 KiB of control messages. Value: the bytes.
 #define SAKIA_OP_SEND_MESSAGE 33
 
 // Receives a datagram: `buf` is a `struct msghdr *` of one buffer, `len` its size (56), `flags` are `MSG_*`.
 // The structure and its address and control memory are the library's, too, until the result was taken; then
-// they are filled in. Received descriptors are the program's. Value: the bytes.
+// they are filled in, with at most 64 KiB of control messages: no datagram has more. Received descriptors
+// are the program's. Value: the bytes.
 #define SAKIA_OP_RECEIVE_MESSAGE 34
 
 // Shuts `file` down in the directions `arg[0]`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
@@ -241,7 +242,7 @@ typedef struct sakia_request {
   uint32_t op;
   // `SAKIA_BY_FD`, `SAKIA_BY_FD2`.
   uint32_t options;
-  // Comes back with the result. Less than 2^63.
+  // Comes back with the result: any number. Below 2^63 it costs a little less.
   uint64_t token;
   // The file, or the directory in which `path` begins; null for the working directory.
   struct sakia_file *file;

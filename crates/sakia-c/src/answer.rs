@@ -41,11 +41,11 @@ pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_re
 unsafe fn rest(pending: &mut Pending, outcome: Outcome, mut value: i64) -> sakia_result {
     let Outcome { mut token, more, value: brought, .. } = outcome;
     let mut place = None;
-    if token & IN_TABLE != 0
-        && let Some(waiting) = pending.take(token)
-    {
-        token = waiting.token;
-        place = Some(waiting.place);
+    if token & IN_TABLE != 0 {
+        let waiting = if more { pending.get(token).copied() } else { pending.take(token) };
+        if let Some(waiting) = waiting {
+            (token, place) = (waiting.token, waiting.place);
+        }
     }
     let mut made: Option<FileHandle> = None;
     // SAFETY: the place is the program's memory, which is the library's until now: the header's contract.
@@ -62,10 +62,6 @@ unsafe fn rest(pending: &mut Pending, outcome: Outcome, mut value: i64) -> sakia
             }
             (Value::StatFs(facts), Some(Place::Bytes(to, _))) => {
                 to.cast::<StatfsResult>().write_unaligned(*facts);
-            }
-            (Value::Buffer(Buffer::Vec(bytes)), Some(Place::Bytes(to, len))) if value >= 0 => {
-                let count = bytes.len().min(len).min(value as usize);
-                to.copy_from_nonoverlapping(bytes.as_ptr(), count);
             }
             (Value::Message(message, _), Some(Place::Message(to))) => {
                 let (received, control) = *message;

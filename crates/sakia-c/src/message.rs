@@ -11,13 +11,12 @@ use std::os::unix::ffi::OsStrExt;
 use rustix::io::Errno;
 use sakia_driver::{
     Buffer, ControlMessages, Domain, FileHandle, Foreign, Received, ReceivedControl, SocketAddress,
+    limits,
 };
 
 use crate::file::{check_memory, duplicate};
 use crate::guard::Failure;
 
-/// The most bytes of control messages; the kernel's own limit is lower, as a rule.
-const CONTROL_BYTES_MAX: usize = 65_536;
 const SOL_SOCKET: u32 = 1;
 const SCM_RIGHTS: u32 = 1;
 const SCM_PIDFD: u32 = 4;
@@ -75,10 +74,6 @@ impl Header {
         let header = unsafe { at.cast::<Self>().read_unaligned() };
         check_memory(header.name, header.name_len as usize)?;
         check_memory(header.control, header.control_len)?;
-        if header.control_len > CONTROL_BYTES_MAX {
-            let text = format_args!("{} bytes of control messages", header.control_len);
-            return Err(Failure::invalid(text));
-        }
         match (header.parts, header.iov.is_null()) {
             (0, _) | (1, false) => Ok(header),
             (_, true) => Err(Failure::null("the buffers of a message")),
@@ -130,6 +125,10 @@ impl Header {
         let mut all = ControlMessages::of_request();
         if self.control_len == 0 {
             return Ok(all);
+        }
+        if self.control_len > limits::CONTROL_BYTES_MAX {
+            let text = format_args!("{} bytes of control messages", self.control_len);
+            return Err(Failure::invalid(text));
         }
         // SAFETY: the caller's promise.
         let mut bytes =

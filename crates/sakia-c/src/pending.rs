@@ -2,8 +2,8 @@
 
 use std::ffi::c_void;
 
-/// Marks the token that the driver has for a request that is in the [table](Pending). A program's own tokens
-/// lack this bit.
+/// Marks the token that the driver has for a request that is in the [table](Pending). A program's token with
+/// this bit is in the table, too.
 pub(crate) const IN_TABLE: u64 = 1 << 63;
 
 /// Memory of the program's, to be written when the result is taken. It is the library's until then: the
@@ -16,12 +16,13 @@ pub(crate) enum Place {
     Message(*mut c_void),
 }
 
-/// A request whose result needs more than its number.
-#[derive(Debug)]
+/// A request whose result needs more than the driver's token and number.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Waiting {
     /// The program's token.
     pub(crate) token: u64,
-    pub(crate) place: Place,
+    /// `None`: nothing is written.
+    pub(crate) place: Option<Place>,
 }
 
 /// The table of those requests.
@@ -42,6 +43,11 @@ impl Pending {
         IN_TABLE | index as u64
     }
 
+    /// Returns a request that will have more results.
+    pub(crate) fn get(&self, token: u64) -> Option<&Waiting> {
+        self.rows.get((token & !IN_TABLE) as usize)?.as_ref()
+    }
+
     /// Takes the request out.
     pub(crate) fn take(&mut self, token: u64) -> Option<Waiting> {
         let index = (token & !IN_TABLE) as usize;
@@ -55,8 +61,7 @@ impl Pending {
         if token & IN_TABLE == 0 {
             return token;
         }
-        let row = self.rows.get((token & !IN_TABLE) as usize);
-        row.and_then(Option::as_ref).map_or(token, |waiting| waiting.token)
+        self.get(token).map_or(token, |waiting| waiting.token)
     }
 }
 
@@ -67,14 +72,15 @@ mod tests {
     #[test]
     fn rows_are_used_again_and_tokens_come_back() {
         let mut pending = Pending::default();
-        let row = |token| Waiting { token, place: Place::Bytes(std::ptr::null_mut(), 0) };
-        let (a, b) = (pending.add(row(7)), pending.add(row(7)));
+        let row = |token| Waiting { token, place: None };
+        let (a, b) = (pending.add(row(7)), pending.add(row(u64::MAX)));
         assert_ne!(a, b);
         assert_eq!((pending.token_of(a), pending.token_of(5)), (7, 5));
+        assert_eq!(pending.get(b).map(|waiting| waiting.token), Some(u64::MAX));
         assert_eq!(pending.take(a).map(|waiting| waiting.token), Some(7));
         assert!(pending.take(a).is_none());
         assert_eq!(pending.add(row(8)), a);
-        assert_eq!((pending.token_of(a), pending.token_of(b)), (8, 7));
+        assert_eq!((pending.token_of(a), pending.token_of(b)), (8, u64::MAX));
         assert!(pending.take(IN_TABLE | 99).is_none());
     }
 }

@@ -18,8 +18,6 @@ use crate::pending::{IN_TABLE, Place, Waiting};
 
 /// The most buffers of a request: the kernel's `UIO_MAXIOV`.
 const PARTS_MAX: usize = 1024;
-/// The most bytes that are read by way of memory of the library's.
-const COPIED_MAX: usize = 1 << 20;
 
 /// Why a request was not accepted.
 pub(crate) enum Refused {
@@ -106,20 +104,18 @@ unsafe fn submit_rest(
     if it.options & !(SAKIA_BY_FD | SAKIA_BY_FD2) != 0 {
         return Err(Failure::invalid(format_args!("options {:#x}", it.options)).into());
     }
-    if it.token & IN_TABLE != 0 {
-        return Err(Failure::invalid("a token of 2^63 or more").into());
-    }
     if state.ring.under_way() >= state.under_way_max {
         return Err(Refused::Full);
     }
     // SAFETY: the caller's promise.
     let (request, place) = unsafe { request_of(&it) }?;
-    let token = match place {
-        Some(place) => state.pending.add(Waiting { token: it.token, place }),
-        None => it.token,
+    let is_in_table = place.is_some() || it.token & IN_TABLE != 0;
+    let token = match is_in_table {
+        true => state.pending.add(Waiting { token: it.token, place }),
+        false => it.token,
     };
     Ok(state.ring.submit(request, token).inspect_err(|_| {
-        if place.is_some() {
+        if is_in_table {
             state.pending.take(token);
         }
     })?)
@@ -213,13 +209,17 @@ impl sakia_request {
         (0..self.len).map(part).collect()
     }
 
-    /// Returns memory of the library's, and the place that gets a copy.
-    fn room(&self) -> Result<(Vec<u8>, Place), Failure> {
-        check_memory(self.buf.cast(), self.len)?;
+    /// Returns memory that must not be empty.
+    ///
+    /// # Safety
+    ///
+    /// - As for [`buffer`](Self::buffer).
+    unsafe fn room(&self) -> Result<Buffer, Failure> {
         if self.len == 0 {
             return Err(Failure::invalid("no room to read into"));
         }
-        Ok((Vec::with_capacity(self.len.min(COPIED_MAX)), self.place(0)?))
+        // SAFETY: the caller's promise.
+        unsafe { self.buffer() }
     }
 
     /// Returns the place for a structure of so many bytes.
@@ -367,8 +367,8 @@ unsafe fn of_file(it: &sakia_request) -> Made {
             }
             SAKIA_OP_READ_DIRECTORY => {
                 no_flags()?;
-                let (buffer, place) = it.room()?;
-                return Ok((Request::ReadDirectory { file: it.target()?, buffer }, Some(place)));
+                let buffer = it.room()?;
+                Request::ReadDirectory { file: it.target()?, buffer }
             }
             SAKIA_OP_COPY_RANGE => {
                 no_flags()?;
@@ -418,8 +418,7 @@ unsafe fn of_names(it: &sakia_request) -> Made {
             }
             SAKIA_OP_READLINK => {
                 sakia_request::only(flags, 0)?;
-                let (buffer, place) = it.room()?;
-                return Ok((Request::ReadLink { directory, path: path1, buffer }, Some(place)));
+                Request::ReadLink { directory, path: path1, buffer: it.room()? }
             }
             _ => return unknown(it),
         }

@@ -166,9 +166,6 @@ static void fields(sakia_loop *loop, sakia_file *file) {
     request.flags = 0;
     request.options = 0x100;
     REFUSED(submit(loop, request), EINVAL);
-    request.options = 0;
-    request.token = UINT64_C(1) << 63;
-    REFUSED(submit(loop, request), EINVAL);
 
     request = request_of(SAKIA_OP_READ);
     request.buf = memory;

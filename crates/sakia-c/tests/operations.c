@@ -163,7 +163,10 @@ static void names(sakia_file *directory) {
     request.path = "symbolic";
     request.buf = bytes;
     request.len = sizeof bytes;
-    CHECK(perform(request).value == 7 && memcmp(bytes, "renamed", 7) == 0);
+    memset(bytes, 0x5a, sizeof bytes);
+    CHECK(perform(request).value == 7 && memcmp(bytes, "renamedZZ", 9) == 0);
+    request.len = 3;
+    CHECK(perform(request).value == 3);
     count = with_memory(SAKIA_OP_READ_DIRECTORY, inner, bytes, sizeof bytes, 0);
     CHECK(count > 0);
     for (at = 0; at < count;) {
@@ -253,8 +256,10 @@ static void streams(void) {
 }
 
 static void datagrams(void) {
+    static char control[1 << 20];
     struct sockaddr_in address, from;
     sakia_file *one = bound(SOCK_DGRAM, &from), *other = bound(SOCK_DGRAM, &address);
+    const struct sockaddr_in own = address;
     char bytes[8] = "data";
     struct iovec part = {bytes, 4};
     struct msghdr message;
@@ -271,6 +276,13 @@ static void datagrams(void) {
     CHECK(memcmp(bytes, "da\0", 3) == 0 && (message.msg_flags & MSG_TRUNC) != 0);
     CHECK(message.msg_namelen == sizeof from && memcmp(&address, &from, sizeof from) == 0);
     CHECK(message.msg_controllen == 0);
+    /* More room than a message can fill. */
+    CHECK(connect(sakia_file_number(one), (struct sockaddr *)&own, sizeof own) == 0);
+    CHECK(write(sakia_file_number(one), "more", 4) == 4);
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    CHECK(with_memory(SAKIA_OP_RECEIVE_MESSAGE, other, &message, sizeof message, 0) == 2);
+    CHECK(message.msg_controllen == 0 && (message.msg_flags & MSG_CTRUNC) == 0);
     sakia_file_unref(one);
     sakia_file_unref(other);
 }
@@ -317,6 +329,66 @@ static void rights(void) {
     sakia_file_unref(ends[1]);
 }
 
+static sakia_result next(void) {
+    sakia_result result;
+    while (sakia_loop_wait(loop, &result, 1, -1) == 0) {
+    }
+    return result;
+}
+
+/* Every number is a token: of what is done at once, of what is written when the result is taken, and of a
+ * request with several results. */
+static void tokens(sakia_file *directory) {
+    static const uint64_t high = UINT64_C(1) << 63;
+    const uint64_t all[6] = {0, 1, high - 1, high, high + 1, UINT64_MAX};
+    const uint32_t operations[3] = {SAKIA_OP_NOP, SAKIA_OP_STAT, SAKIA_OP_READ};
+    struct sockaddr_in address;
+    sakia_file *listener = bound(SOCK_STREAM, &address), *client;
+    sakia_request requests[18], request;
+    sakia_result result;
+    struct statx facts[18];
+    int seen[6] = {0, 0, 0, 0, 0, 0}, i, j;
+    memset(facts, 0, sizeof facts);
+    for (i = 0; i < 18; i++) {
+        requests[i] = request_of(operations[i / 6], i < 6 ? NULL : directory);
+        requests[i].token = all[i % 6];
+        if (i >= 6) {
+            requests[i].buf = &facts[i];
+            requests[i].len = sizeof facts[i];
+        }
+    }
+    CHECK(sakia_loop_submit(loop, requests, 18, NULL, NULL) == 18);
+    for (i = 0; i < 18; i++) {
+        result = next();
+        for (j = 0; j < 6 && all[j] != result.token; j++) {
+        }
+        CHECK(j < 6 && result.flags == 0 && (result.value == 0 || result.value == -EISDIR));
+        seen[j]++;
+    }
+    for (j = 0; j < 6; j++) {
+        CHECK(seen[j] == 3 && S_ISDIR(facts[6 + j].stx_mode));
+    }
+    request = request_of(SAKIA_OP_LISTEN, listener);
+    request.arg[0] = 8;
+    CHECK(perform(request).value == 0);
+    request = request_of(SAKIA_OP_ACCEPT_MANY, listener);
+    request.token = UINT64_MAX;
+    CHECK(sakia_loop_submit(loop, &request, 1, NULL, NULL) == 1);
+    for (i = 0; i < 4; i++) {
+        client = make_socket(AF_INET, SOCK_STREAM);
+        CHECK(connect(sakia_file_number(client), (struct sockaddr *)&address, sizeof address) == 0);
+        result = next();
+        CHECK(result.token == UINT64_MAX && result.flags == SAKIA_MORE && result.file != NULL);
+        sakia_file_unref(result.file);
+        sakia_file_unref(client);
+    }
+    CHECK(sakia_loop_cancel(loop, request.ticket) == 0);
+    result = next();
+    CHECK(result.token == UINT64_MAX && result.flags == 0 && result.value == -ECANCELED);
+    CHECK(sakia_loop_under_way(loop) == 0);
+    sakia_file_unref(listener);
+}
+
 int main(void) {
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     char path[] = "/tmp/sakia-c-XXXXXX";
@@ -329,6 +401,7 @@ int main(void) {
     streams();
     datagrams();
     rights();
+    tokens(directory);
     sakia_file_unref(directory);
     CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
     CHECK(sakia_loop_free(loop) == 0);

@@ -33,13 +33,14 @@ use crate::buf::BufResult;
 use crate::call::{Call, MessageRooms};
 use crate::counters::OpKind;
 use crate::decide::Streams;
+use crate::decide::limits::CONTROL_BYTES_MAX;
 use crate::fd::Fd;
 use crate::handle::Handle;
 use crate::key::Key;
 use crate::operation::{Completion, Delivered, Operation};
 use crate::ops::{
-    CLOSE_ON_EXEC, CONTROL_BYTES_MAX, CONTROL_TRUNCATED, PollEvents, Received, ReceivedControl,
-    RecvMessage, TRUNCATED, acts_on,
+    CLOSE_ON_EXEC, CONTROL_TRUNCATED, PollEvents, Received, ReceivedControl, RecvMessage,
+    TRUNCATED, acts_on,
 };
 use crate::pool::{Pool, Size};
 use crate::sys::{Message, array};

@@ -19,6 +19,11 @@ pub const CALLER_BYTES: usize = 256 << 10;
 /// The most buffers of one vectored call: the kernel's `UIO_MAXIOV`.
 pub const BUFFERS_MAX: usize = 1024;
 
+/// The most room for the control messages of one receive; more room has no effect. A datagram brings fewer
+/// than 16 KiB: four headers of IPv6 with 2 KiB each, a label of a security module, 253 descriptors, and
+/// short ones. A program in C sends as much at most.
+pub const CONTROL_BYTES_MAX: usize = 64 << 10;
+
 /// The most requests that a loop may have under way, unless its user says otherwise. Chosen: with 4 KiB each,
 /// their memory is 256 MiB.
 pub const UNDER_WAY_MAX: usize = 65_536;

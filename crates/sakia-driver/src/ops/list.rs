@@ -13,9 +13,9 @@ use crate::operation::Operation;
 
 /// See [`Handle::read_directory`].
 #[derive(Debug)]
-pub struct ReadDirectory {
+pub struct ReadDirectory<T = Vec<u8>> {
     fd: Fd,
-    buf: Vec<u8>,
+    buf: T,
 }
 
 impl Handle {
@@ -68,21 +68,21 @@ impl Handle {
     /// No ring has it: a plain call, on a thread of a lane. Source: `getdents(2)`.
     #[doc(alias = "getdents64")]
     #[doc(alias = "readdir")]
-    pub fn read_directory(&self, fd: &Fd, mut buf: Vec<u8>) -> Op<ReadDirectory> {
+    pub fn read_directory<T: IoBufMut>(&self, fd: &Fd, mut buf: T) -> Op<ReadDirectory<T>> {
         // The kernel counts the gaps between its records as bytes, but does not write them.
         initialize(&mut buf);
         self.start(ReadDirectory { fd: self.held(fd), buf })
     }
 }
 
-// SAFETY: the entry names the buffer, which the value owns on the heap, and a descriptor that the value
-// keeps open.
-unsafe impl Operation for ReadDirectory {
+// SAFETY: the call names the buffer's bytes, which the value owns and which do not move (the promise of
+// `IoBufMut`), and a descriptor that the value keeps open.
+unsafe impl<T: IoBufMut> Operation for ReadDirectory<T> {
     const KIND: OpKind = OpKind::List;
 
     fn call(&mut self) -> Call {
         let len = transfer_len(self.buf.bytes_room());
-        let args = [word(self.buf.as_mut_ptr()), len as usize];
+        let args = [word(self.buf.stable_mut_ptr()), len as usize];
         System::on(Function::Getdents, self.fd.raw(), args)
     }
 
@@ -90,7 +90,7 @@ unsafe impl Operation for ReadDirectory {
         self.buf.bytes_room() > 0
     }
 
-    fills_vec!();
+    fills_vec!(T);
     acts_on!(Bounded, fd);
 
     fn route(&self, rules: &Rules) -> Route {

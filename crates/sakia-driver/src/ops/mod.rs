@@ -118,10 +118,14 @@ macro_rules! output {
     };
 }
 
-/// Defines the value of an [`Operation`] that fills the vector in the field `buf`.
+/// Defines the value of an [`Operation`] that fills the vector, or other memory of this type, in the field
+/// `buf`.
 macro_rules! fills_vec {
     () => {
-        type Output = crate::buf::BufResult<usize, Vec<u8>>;
+        fills_vec!(Vec<u8>);
+    };
+    ($buf:ty) => {
+        type Output = crate::buf::BufResult<usize, $buf>;
 
         fn initialize(&mut self) {
             crate::buf::initialize(&mut self.buf);
@@ -259,9 +263,9 @@ pub(crate) fn filled<T: IoBufMut>(
     (note_filled(completion, &mut buf, len), buf)
 }
 
-/// Returns the result of an operation that fills a vector. If that has no room, the operation queried a
-/// length, which is at most the kernel's limit (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
-pub(crate) fn filled_vec(completion: Completion, buf: Vec<u8>) -> BufResult<usize, Vec<u8>> {
+/// Returns the result of an operation that fills a vector or the like. If that has no room, the operation
+/// queried a length, which is at most the kernel's limit (`XATTR_SIZE_MAX`, `XATTR_LIST_MAX`).
+pub(crate) fn filled_vec<T: IoBufMut>(completion: Completion, buf: T) -> BufResult<usize, T> {
     const KERNEL_MAX: usize = 65_536;
     match transfer_len(buf.bytes_room()) {
         0 => (completion.count(KERNEL_MAX), buf),

@@ -57,9 +57,9 @@ pub struct Symlink {
 
 /// See [`Handle::readlink`].
 #[derive(Debug)]
-pub struct Readlink {
+pub struct Readlink<T = Vec<u8>> {
     at: At,
-    buf: Vec<u8>,
+    buf: T,
 }
 
 impl Handle {
@@ -259,7 +259,12 @@ impl Handle {
     /// # Kernel
     /// No ring has it: a plain call, on a thread of a lane. Source: `readlinkat(2)`.
     #[doc(alias = "readlinkat")]
-    pub fn readlink(&self, directory: Option<&Fd>, path: CString, buf: Vec<u8>) -> Op<Readlink> {
+    pub fn readlink<T: IoBufMut>(
+        &self,
+        directory: Option<&Fd>,
+        path: CString,
+        buf: T,
+    ) -> Op<Readlink<T>> {
         self.start(Readlink { at: self.at(directory, path), buf })
     }
 }
@@ -333,14 +338,14 @@ operation! {
     };
 }
 
-// SAFETY: the entry names the path and the buffer, which the value owns on the heap, and a directory
-// that the value keeps open.
-unsafe impl Operation for Readlink {
+// SAFETY: the call names the path, whose bytes the value owns on the heap, the buffer's bytes, which the value
+// owns and which do not move (the promise of `IoBufMut`), and a directory that the value keeps open.
+unsafe impl<T: IoBufMut> Operation for Readlink<T> {
     const KIND: OpKind = OpKind::Readlink;
 
     fn call(&mut self) -> Call {
         let len = transfer_len(self.buf.bytes_room()) as usize;
-        let args = [word(self.at.path()), word(self.buf.as_mut_ptr()), len];
+        let args = [word(self.at.path()), word(self.buf.stable_mut_ptr()), len];
         System::on(Function::Readlinkat, self.at.raw(), args)
     }
 
@@ -348,6 +353,6 @@ unsafe impl Operation for Readlink {
         self.buf.bytes_room() > 0
     }
 
-    fills_vec!();
+    fills_vec!(T);
     acts_on!(Bounded, at);
 }

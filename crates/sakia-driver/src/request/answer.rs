@@ -55,12 +55,6 @@ impl From<BufResult<usize, Buffer>> for Answer {
     }
 }
 
-impl From<BufResult<usize, Vec<u8>>> for Answer {
-    fn from(output: BufResult<usize, Vec<u8>>) -> Self {
-        Self { result: output.0, value: Value::Buffer(Buffer::Vec(output.1)) }
-    }
-}
-
 impl From<BufResult<usize, Vec<Buffer>>> for Answer {
     fn from(output: BufResult<usize, Vec<Buffer>>) -> Self {
         Self { result: output.0, value: Value::Buffers(output.1) }

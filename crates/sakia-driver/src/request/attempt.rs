@@ -69,12 +69,11 @@ impl Request {
             | Self::Send { buffer, .. }
             | Self::Receive { buffer, .. }
             | Self::SendMessage { buffer, .. }
-            | Self::ReceiveMessage { buffer, .. } => Value::Buffer(buffer),
+            | Self::ReceiveMessage { buffer, .. }
+            | Self::ReadLink { buffer, .. }
+            | Self::ReadDirectory { buffer, .. } => Value::Buffer(buffer),
             Self::ReadVectored { buffers, .. } | Self::WriteVectored { buffers, .. } => {
                 Value::Buffers(buffers)
-            }
-            Self::ReadLink { buffer, .. } | Self::ReadDirectory { buffer, .. } => {
-                Value::Buffer(buffer.into())
             }
             _ => Value::None,
         };

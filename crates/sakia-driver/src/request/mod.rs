@@ -96,11 +96,11 @@ pub enum Request {
     },
     /// Makes a symbolic link to `target`.
     Symlink { target: CString, directory: Option<Target>, link: CString },
-    /// Reads the target of a symbolic link, at most the vector's room. The value is the number of bytes.
-    ReadLink { directory: Option<Target>, path: CString, buffer: Vec<u8> },
+    /// Reads the target of a symbolic link, as much as there is room for. The value is the number of bytes.
+    ReadLink { directory: Option<Target>, path: CString, buffer: Buffer },
     /// Reads entries of a directory, for [`DirectoryEntries`](crate::DirectoryEntries). The value is the
     /// number of bytes.
-    ReadDirectory { file: Target, buffer: Vec<u8> },
+    ReadDirectory { file: Target, buffer: Buffer },
     /// Sets access rights; of the file itself if there is no path.
     ChangeMode { directory: Option<Target>, path: Option<CString>, mode: u32, flags: u32 },
     /// Sets the owner and the group, as far as given; of the file itself if there is no path.
@@ -190,7 +190,8 @@ pub enum Request {
         control: Box<ControlMessages<FileHandle>>,
         flags: u32,
     },
-    /// Receives a datagram, its sender's address, and control messages of up to so many bytes.
+    /// Receives a datagram, its sender's address, and control messages of up to so many bytes, at most
+    /// 64 KiB: no datagram has more.
     ReceiveMessage { socket: Target, buffer: Buffer, control_bytes: usize, flags: u32 },
     /// Shuts a connection down, in one or both directions.
     Shutdown { socket: Target, how: ShutdownHow },

@@ -9,6 +9,7 @@ use super::{NO_SIGNAL, RECV_FLAGS, SEND_FLAGS};
 use crate::address::{AddressRoom, SocketAddress};
 use crate::buf::{BufResult, IoBuf, IoBufMut, initialize};
 use crate::counters::OpKind;
+use crate::decide::limits::CONTROL_BYTES_MAX;
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::operation::{Completion, Operation};
@@ -23,8 +24,6 @@ pub(crate) const CONTROL_TRUNCATED: u32 = rustix::net::ReturnFlags::CTRUNC.bits(
 pub(crate) const CLOSE_ON_EXEC: u32 = rustix::net::RecvFlags::CMSG_CLOEXEC.bits();
 /// The flags of receives of messages.
 const MESSAGE_FLAGS: u32 = RECV_FLAGS | TRUNCATED;
-/// Maximum room for control messages; no kernel fills that much.
-pub(crate) const CONTROL_BYTES_MAX: usize = 65_536;
 
 /// See [`Handle::send_to`].
 #[derive(Debug)]

@@ -34,7 +34,7 @@ pub use bind::{Bind, Listen};
 pub use connect::Connect;
 pub use control::{ControlMessages, PacketInfo, ReceivedControl};
 pub use create::Socket;
-pub(crate) use message::{CLOSE_ON_EXEC, CONTROL_BYTES_MAX, CONTROL_TRUNCATED, TRUNCATED};
+pub(crate) use message::{CLOSE_ON_EXEC, CONTROL_TRUNCATED, TRUNCATED};
 pub use message::{Received, RecvFrom, RecvMessage, SendMessage, SendTo};
 pub use shutdown::Shutdown;
 pub use transfer::{SocketRecv, SocketSend};

@@ -7,8 +7,8 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
 
 use sakia_driver::{
-    Buffer, CURRENT_POSITION, DirectoryEntries, Domain, FileHandle, Loop, OpenHow, PollEvents,
-    Request, SetTime, ShutdownHow, SocketType, StatxTime, Target, Value,
+    Buffer, CURRENT_POSITION, DirectoryEntries, Domain, FileHandle, Foreign, Loop, OpenHow,
+    PollEvents, Request, SetTime, ShutdownHow, SocketType, StatxTime, Target, Value,
 };
 
 use super::{errno, file_of, finish, next, on_both, path, perform, value};
@@ -122,7 +122,7 @@ fn names_are_made_read_and_removed() {
         let request = Request::ReadLink {
             directory: directory(),
             path: name("four"),
-            buffer: Vec::with_capacity(99),
+            buffer: Vec::with_capacity(99).into(),
         };
         let target = perform(ring, request);
         assert_eq!(
@@ -130,7 +130,7 @@ fn names_are_made_read_and_removed() {
             (3, Some(b"two".to_vec()))
         );
 
-        let list = Request::ReadDirectory { file: (&at).into(), buffer: vec![0; 4096] };
+        let list = Request::ReadDirectory { file: (&at).into(), buffer: vec![0; 4096].into() };
         let list = perform(ring, list);
         let count = list.result.as_ref().copied().unwrap();
         let bytes = list.into_vec().unwrap();
@@ -139,6 +139,7 @@ fn names_are_made_read_and_removed() {
         names.sort();
         let expected: Vec<&[u8]> = vec![b".", b"..", b"four", b"sub", b"three", b"two"];
         assert_eq!(names, expected);
+        lent_memory_is_filled(ring, &at, &bytes[..count]);
 
         let mode =
             |path| Request::ChangeMode { directory: directory(), path, mode: 0o640, flags: 0 };
@@ -175,6 +176,32 @@ fn names_are_made_read_and_removed() {
         let nothing = Request::Stat { directory: None, path: None, flags: 0 };
         assert_eq!(errno(ring, nothing), libc::EBADF);
     });
+}
+
+/// Lends memory to one request, whose outcome is taken before the memory is looked at.
+fn foreign(memory: &mut [u8]) -> Buffer {
+    // SAFETY: each request of these tests ends before the next line looks at its memory.
+    Buffer::Foreign(unsafe { Foreign::new(memory.as_mut_ptr(), memory.len()) })
+}
+
+/// Reads a link and a directory into memory of another owner, as far as there is room.
+fn lent_memory_is_filled(ring: &mut Loop, at: &FileHandle, listed: &[u8]) {
+    let mut memory = vec![0x5a_u8; 8192];
+    for (room, expected) in [(2, 2), (9, 3)] {
+        let (directory, buffer) = (Some(at.into()), foreign(&mut memory[..room]));
+        let request = Request::ReadLink { directory, path: c"four".into(), buffer };
+        assert_eq!(value(ring, request).0, expected);
+    }
+    assert_eq!(memory[..5], *b"twoZZ");
+    at.with_fd(|fd| rustix::fs::seek(fd, rustix::fs::SeekFrom::Start(0))).unwrap().unwrap();
+    let list = |buffer| Request::ReadDirectory { file: at.into(), buffer };
+    let buffer = foreign(&mut memory);
+    let (count, back) = value(ring, list(buffer));
+    assert!(matches!(back, Value::Buffer(Buffer::Foreign(_))));
+    let names = |bytes| DirectoryEntries::new(bytes).map(|entry| entry.name.to_vec());
+    assert!(names(&memory[..count]).eq(names(listed)));
+    let room = foreign(&mut memory[..8]);
+    assert_eq!(value(ring, list(room)).0, 0, "the end");
 }
 
 fn local() -> SocketAddr {

@@ -48,8 +48,8 @@ fn memory_comes_back_from_requests_for_a_closed_file() {
             Request::Write { file: target(), buffer: memory(), offset: 0 },
             Request::ReadVectored { file: target(), buffers: several(), offset: 0, flags: 0 },
             Request::WriteVectored { file: target(), buffers: several(), offset: 0, flags: 0 },
-            Request::ReadLink { directory: Some(target()), path: c"x".into(), buffer: vec![7; 8] },
-            Request::ReadDirectory { file: target(), buffer: vec![7; 8] },
+            Request::ReadLink { directory: Some(target()), path: c"x".into(), buffer: memory() },
+            Request::ReadDirectory { file: target(), buffer: memory() },
             Request::Send { socket: target(), buffer: memory(), flags: 0 },
             Request::Receive { socket: target(), buffer: memory(), flags: 0 },
             Request::SendMessage {
@@ -87,6 +87,27 @@ fn memory_comes_back_from_requests_for_a_closed_file() {
         for _ in 0..2 {
             assert_eq!(next(ring).into_vec().unwrap(), [7; 8]);
         }
+    });
+}
+
+/// No machine has that much memory, so an allocation would end the process.
+#[test]
+fn room_for_control_messages_is_bounded() {
+    on_both(|ring| {
+        let (near, far) = std::os::unix::net::UnixDatagram::pair().unwrap();
+        far.send(b"hello").unwrap();
+        let socket = FileHandle::new(OwnedFd::from(near));
+        let buffer = Buffer::from(vec![0; 8]);
+        let outcome = perform(
+            ring,
+            Request::ReceiveMessage {
+                socket: (&socket).into(),
+                buffer,
+                control_bytes: usize::MAX,
+                flags: 0,
+            },
+        );
+        assert_eq!(outcome.result.unwrap(), 5);
     });
 }
 
