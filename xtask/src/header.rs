@@ -22,6 +22,10 @@ const MACROS: &str = r#"
 /* The options of a loop that say which header the program was compiled with. */
 #define SAKIA_LOOP_OPTIONS \
     { sizeof(sakia_loop_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0 }
+
+/* The same for those of a queue. */
+#define SAKIA_QUEUE_OPTIONS \
+    { sizeof(sakia_queue_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0, 0, 0 }
 "#;
 
 /// Writes the header; with `check`, fails if it is not current.

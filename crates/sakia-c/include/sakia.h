@@ -57,6 +57,10 @@
 #define SAKIA_LOOP_OPTIONS \
     { sizeof(sakia_loop_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0 }
 
+/* The same for those of a queue. */
+#define SAKIA_QUEUE_OPTIONS \
+    { sizeof(sakia_queue_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0, 0, 0 }
+
 
 // The version of this header: 65536 * major + 256 * minor + patch.
 #define SAKIA_VERSION 256
@@ -71,15 +75,15 @@
 // In `flags` of a result: more results of the same request will follow.
 #define SAKIA_MORE 1
 
-// In `flags` of `sakia_loop_options`: an error where there is no ring. By default a loop runs on epoll and
+// In `flags` of options: an error where there is no ring. By default loops and queues run on epoll and
 // threads there.
-#define SAKIA_LOOP_RING_ONLY 1
+#define SAKIA_RING_ONLY 1
 
-// In `flags` of `sakia_loop_options`: epoll and threads, even where there is a ring.
-#define SAKIA_LOOP_NO_RING 2
+// In `flags` of options: epoll and threads, even where there is a ring.
+#define SAKIA_NO_RING 2
 
-// In `flags` of `sakia_loop_options`: no request is done by a plain system call within the submission.
-#define SAKIA_LOOP_NO_PLAIN_CALLS 4
+// In `flags` of options: no request is done by a plain system call within the submission.
+#define SAKIA_NO_PLAIN_CALLS 4
 
 // Nothing, by way of the queue.
 #define SAKIA_OP_NOP 0
@@ -214,7 +218,11 @@ typedef struct sakia_file sakia_file;
 // error.
 typedef struct sakia_loop sakia_loop;
 
-// Ends waits of a loop, from any thread: a counted handle, which may outlive the loop.
+// Performs requests for any number of threads, on threads of its own. In a forked child each call is an
+// error.
+typedef struct sakia_queue sakia_queue;
+
+// Ends waits of a loop or a queue, from any thread: a counted handle, which may outlive either.
 typedef struct sakia_waker sakia_waker;
 
 // How a loop is made. Begin with `SAKIA_LOOP_OPTIONS`.
@@ -287,6 +295,24 @@ typedef struct sakia_result {
   uint32_t reserved;
 } sakia_result;
 
+// How a queue is made. Begin with `SAKIA_QUEUE_OPTIONS`.
+typedef struct sakia_queue_options {
+  // The size of this structure as the program was compiled.
+  size_t size;
+  // As in `sakia_loop_options`.
+  size_t request_size;
+  // As in `sakia_loop_options`.
+  size_t result_size;
+  // The most requests that may be under way; 0 for 65,536.
+  uint32_t under_way_max;
+  // `SAKIA_RING_ONLY`, `SAKIA_NO_RING`, `SAKIA_NO_PLAIN_CALLS`.
+  uint32_t flags;
+  // Threads that perform requests, at most 64; 0 for one.
+  uint32_t threads;
+  // Zero.
+  uint32_t reserved;
+} sakia_queue_options;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -295,7 +321,7 @@ extern "C" {
 // which header the program was compiled with; it is read before the call returns.
 //
 // Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
-// `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
+// `-ENOMEM`; with `SAKIA_RING_ONLY` the reason why there is no ring. The environment variable
 // `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does. Kernel: a ring needs Linux 6.1.
 int32_t sakia_loop_new(const struct sakia_loop_options *options,
                        struct sakia_loop **ring);
@@ -461,16 +487,122 @@ uint32_t sakia_version(void);
 // that fails on this thread, or the thread's end. Never fails.
 const char *sakia_last_error(void);
 
+// Makes a queue with threads of its own, and stores it in `*queue`. `options` may not be null, since it says
+// which header the program was compiled with; it is read before the call returns. The threads block signals,
+// but for those that the machine raises in a thread.
+//
+// Any thread. Errors: `-EINVAL` sizes or flags that are not known, or more than 64 threads; `-EFAULT` a null
+// pointer; `-EAGAIN` no thread, `-EMFILE`, `-ENFILE`, `-ENOMEM`; with `SAKIA_RING_ONLY` the reason why there
+// is no ring. The environment variable `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does.
+// Kernel: a ring needs Linux 6.1.
+int32_t sakia_queue_new(const struct sakia_queue_options *options,
+                        struct sakia_queue **queue);
+
+// Ends the queue, as `sakia_queue_stop` with a limit of one second, and frees it; nothing for null. Results
+// that were not taken are lost, and their files closed. A program that must know which memory leaked stops
+// the queue first.
+//
+// Any thread but those that are in another call on the queue, or begin one: there may be none. Errors:
+// `-EPERM` a forked child; then nothing is freed. Can break: a later use of the queue.
+int32_t sakia_queue_free(struct sakia_queue *queue);
+
+// Submits `count` requests, which lie one after the other, and returns how many were accepted. Each of these
+// has a last result, whatever happens; its `ticket` is filled in.
+//
+// Results of these requests that are there at once are stored in `results`, which has room for `count` of
+// them, and their number in `*done`. The others come by `sakia_queue_take` or `sakia_queue_wait`, on any
+// thread.
+//
+// If not all were accepted, the next one cannot be submitted: a call that begins with it returns the reason.
+//
+// Any thread; a signal handler may not call it. Errors, all but the second about the first request:
+// `-EAGAIN` as many are under way as may be, so take results first; `-EFAULT` a null pointer; `-EINVAL` an
+// operation, a flag or a size that is not known; `-EBADF` a file is missing; `-EPERM` a forked child. Owner:
+// see `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of
+// its request was taken.
+int64_t sakia_queue_submit(struct sakia_queue *queue,
+                           struct sakia_request *requests,
+                           size_t count,
+                           struct sakia_result *results,
+                           size_t *done);
+
+// Stores results that are there in `results`, at most `room`, and returns their number, perhaps 0.
+//
+// Any thread; a signal handler may not call it. Makes no system call, unless there is a descriptor or
+// another thread waits: a language calls it before it releases its lock for `sakia_queue_wait`. Errors:
+// `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` a forked child. Owner: the memory of a request is the
+// program's again once its last result was taken.
+int64_t sakia_queue_take(struct sakia_queue *queue,
+                         struct sakia_result *results,
+                         size_t room);
+
+// Waits for a result if there is none, and stores results as `sakia_queue_take`. It waits at most
+// `timeout_ns` nanoseconds; for ever if that is negative, and not at all if it is 0. Returns the number of
+// results; 0 after a signal, after a wake, when the time is over, or if another thread was quicker.
+//
+// Any thread; several share the results. Errors: as `sakia_queue_take`; `-EIO` a thread of the queue has
+// failed, so that requests will not end.
+int64_t sakia_queue_wait(struct sakia_queue *queue,
+                         struct sakia_result *results,
+                         size_t room,
+                         int64_t timeout_ns);
+
+// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
+// was quicker, or `-ECANCELED`. A ticket whose request has ended names nothing; one of another queue may name
+// a request of this one.
+//
+// Any thread; a signal handler may not call it. Errors: `-EPERM` a forked child; `-EFAULT` null.
+int32_t sakia_queue_cancel(struct sakia_queue *queue,
+                           uint64_t ticket);
+
+// Returns the number of requests whose last result was not taken.
+//
+// Any thread. Errors: as `sakia_queue_cancel`.
+int64_t sakia_queue_under_way(struct sakia_queue *queue);
+
+// Returns a new descriptor that is readable while there are results to take, or a wake has come that no wait
+// has seen, for a foreign event loop to poll, level-triggered.
+//
+// Any thread. Owner: the program closes the descriptor, before or after the queue. Errors: `-EMFILE`,
+// `-ENFILE` none is left, and as `sakia_queue_cancel`.
+int32_t sakia_queue_pollable(struct sakia_queue *queue);
+
+// Stores in `*waker` a handle that ends waits for the queue: that of one thread, or the next one.
+//
+// Any thread. Owner: `sakia_waker_free` gives it back, before or after the queue's end. Errors: as
+// `sakia_queue_cancel`.
+int32_t sakia_queue_waker(struct sakia_queue *queue, struct sakia_waker **waker);
+
+// Returns why the queue runs on epoll and threads, not on rings; null if it has rings, or after an error.
+//
+// Any thread. Owner: the text is the queue's, and valid until it is freed.
+const char *sakia_queue_why_no_ring(struct sakia_queue *queue);
+
+// Ends the queue for all threads: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for
+// ever if that is negative, for it to end. Results of what has ended can still be taken; later requests end
+// with `-ECANCELED`.
+//
+// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in
+// `leaked`, which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it
+// is.
+//
+// Any thread. Errors: `-EFAULT` a null pointer, and as `sakia_queue_cancel`. May be called again, for more
+// tokens.
+int64_t sakia_queue_stop(struct sakia_queue *queue,
+                         int64_t limit_ns,
+                         uint64_t *leaked,
+                         size_t room);
+
 // Adds a reference, and returns `waker`; null for null.
 //
 // Any thread. Never fails. Can break: a waker without a reference left.
 struct sakia_waker *sakia_waker_clone(struct sakia_waker *waker);
 
-// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child.
-// Takes no lock, allocates nothing and keeps `errno`.
+// Ends the loop's wait, or that of one thread that waits for the queue, or the next one; nothing for null,
+// after the end of either, and in a forked child. Takes no lock, allocates nothing and keeps `errno`.
 //
 // Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
-// Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
+// Kernel: one system call or two; none if an earlier wake was not seen.
 void sakia_waker_wake(const struct sakia_waker *waker);
 
 // Gives a reference back; nothing for null.

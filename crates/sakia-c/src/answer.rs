@@ -9,15 +9,19 @@ use crate::file::sakia_file;
 use crate::guard::errno_of;
 use crate::interface::{SAKIA_MORE, sakia_result};
 use crate::message;
-use crate::pending::{IN_TABLE, Pending, Place};
+use crate::pending::{IN_TABLE, Place, Waiting};
 
-/// Returns an outcome as the program gets it, and writes what its request asked for.
+/// Returns an outcome as the program gets it, and writes what its request asked for. `find` looks a token up in
+/// the table of requests, where it stays if `more` outcomes will follow.
 ///
 /// # Safety
 ///
-/// - The outcome is of the loop whose table this is.
+/// - The table is that of the loop or queue that the outcome is of.
 #[inline(always)]
-pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_result {
+pub(crate) unsafe fn answer(
+    find: impl FnOnce(u64, bool) -> Option<Waiting>,
+    outcome: Outcome,
+) -> sakia_result {
     let value = match &outcome.result {
         Ok(number) => *number as i64,
         Err(error) => -i64::from(errno_of(error).raw_os_error()),
@@ -30,7 +34,7 @@ pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_re
         return sakia_result { token, value, file: ptr::null_mut(), flags: 0, reserved: 0 };
     }
     // SAFETY: the caller's promise.
-    unsafe { rest(pending, outcome, value) }
+    unsafe { rest(find, outcome, value) }
 }
 
 /// # Safety
@@ -38,12 +42,15 @@ pub(crate) unsafe fn answer(pending: &mut Pending, outcome: Outcome) -> sakia_re
 /// - As for [`answer`].
 #[cold]
 #[inline(never)]
-unsafe fn rest(pending: &mut Pending, outcome: Outcome, mut value: i64) -> sakia_result {
+unsafe fn rest(
+    find: impl FnOnce(u64, bool) -> Option<Waiting>,
+    outcome: Outcome,
+    mut value: i64,
+) -> sakia_result {
     let Outcome { mut token, more, value: brought, .. } = outcome;
     let mut place = None;
     if token & IN_TABLE != 0 {
-        let waiting = if more { pending.get(token).copied() } else { pending.take(token) };
-        if let Some(waiting) = waiting {
+        if let Some(waiting) = find(token, more) {
             (token, place) = (waiting.token, waiting.place);
         }
     }

@@ -7,18 +7,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Auto, Bypass, Driver, Loop, Policy, Ticket, Wait};
+use sakia_driver::{Auto, Bypass, Driver, Loop, Ticket, Wait};
 use sakia_ring::{Process, Ring};
 
 use crate::answer::answer;
 use crate::guard::{Failure, guarded, guarded_int};
 use crate::interface::{
-    REQUEST_BYTES_MIN, SAKIA_LOOP_NO_PLAIN_CALLS, SAKIA_LOOP_NO_RING, SAKIA_LOOP_RING_ONLY,
-    sakia_loop_options, sakia_request, sakia_result,
+    SAKIA_NO_PLAIN_CALLS, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_loop_options, sakia_request,
+    sakia_result,
+};
+use crate::options::{
+    Sizes, check_array, limit_of, options_of, policy_of, store_tokens, why_no_ring,
 };
 use crate::pending::Pending;
-use crate::request::{Refused, submit};
-use crate::waker::sakia_waker;
+use crate::request::submit;
+use crate::waker::{Wakes, sakia_waker};
 
 /// The number of the next thread that makes or uses a loop.
 static NEXT_THREAD: AtomicU64 = AtomicU64::new(1);
@@ -46,10 +49,7 @@ pub(crate) struct State {
     pub(crate) ring: Loop,
     pub(crate) pending: Pending,
     pub(crate) under_way_max: usize,
-    /// Bytes from one request of the program to the next.
-    request_size: usize,
-    /// Bytes from one result of the program to the next.
-    result_size: usize,
+    sizes: Sizes,
     why_no_ring: Option<CString>,
     /// The program's tokens of requests that did not end.
     leaked: Vec<u64>,
@@ -119,7 +119,7 @@ fn foreign(ring: &sakia_loop) -> Failure {
 /// which header the program was compiled with; it is read before the call returns.
 ///
 /// Errors: `-EINVAL` sizes or flags that are not known, `-EFAULT` a null pointer, `-EMFILE`, `-ENFILE`,
-/// `-ENOMEM`; with `SAKIA_LOOP_RING_ONLY` the reason why there is no ring. The environment variable
+/// `-ENOMEM`; with `SAKIA_RING_ONLY` the reason why there is no ring. The environment variable
 /// `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does. Kernel: a ring needs Linux 6.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_loop_new(
@@ -133,77 +133,36 @@ pub unsafe extern "C" fn sakia_loop_new(
         // SAFETY: the header's contract for places of handles.
         unsafe { ring.write(std::ptr::null_mut()) };
         // SAFETY: the header's contract for options.
-        let made = unsafe { make(options) }?;
+        let made = make(unsafe { options_of(options, "SAKIA_LOOP_OPTIONS") }?)?;
         // SAFETY: as above.
         unsafe { ring.write(Box::into_raw(Box::new(made))) };
         Ok(0)
     })
 }
 
-/// # Safety
-///
-/// - `options` is null, or begins with a `size`, and that many bytes are readable.
-unsafe fn make(options: *const sakia_loop_options) -> Result<sakia_loop, Failure> {
-    if options.is_null() {
-        return Err(Failure::null("the options"));
-    }
-    // SAFETY: not null, so it begins with a size.
-    let size = unsafe { (&raw const (*options).size).read() };
-    if size < size_of::<sakia_loop_options>() || size > 4096 {
-        return Err(Failure::invalid(format_args!(
-            "options of {size} bytes: use SAKIA_LOOP_OPTIONS"
-        )));
-    }
-    // SAFETY: at least so many bytes are there. A newer program's further fields must be zero.
-    let (options, rest) = unsafe {
-        let known = size_of::<sakia_loop_options>();
-        let rest = std::slice::from_raw_parts(options.cast::<u8>().add(known), size - known);
-        (options.read(), rest)
-    };
+fn make(options: sakia_loop_options) -> Result<sakia_loop, Failure> {
     let sakia_loop_options { request_size, result_size, under_way_max, flags, .. } = options;
-    if rest.iter().any(|&byte| byte != 0) {
-        return Err(Failure::invalid("the options have fields that this library does not know"));
-    }
-    let is_size =
-        |size: usize, least: usize| size >= least && size.is_multiple_of(8) && size <= 4096;
-    if !is_size(request_size, REQUEST_BYTES_MIN) || !is_size(result_size, size_of::<sakia_result>())
-    {
-        let text = format_args!("requests of {request_size} and results of {result_size} bytes");
-        return Err(Failure::invalid(text));
-    }
-    let known = SAKIA_LOOP_RING_ONLY | SAKIA_LOOP_NO_RING | SAKIA_LOOP_NO_PLAIN_CALLS;
-    if flags & !known != 0 || flags & 3 == 3 {
+    let sizes = Sizes::new(request_size, result_size)?;
+    if flags & !(SAKIA_RING_ONLY | SAKIA_NO_RING | SAKIA_NO_PLAIN_CALLS) != 0 {
         return Err(Failure::invalid(format_args!("flags {flags:#x} of a loop")));
     }
-    let policy = match flags & (SAKIA_LOOP_RING_ONLY | SAKIA_LOOP_NO_RING) {
-        SAKIA_LOOP_RING_ONLY => Ok(Policy::Uring),
-        SAKIA_LOOP_NO_RING => Ok(Policy::Poll),
-        _ => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref()),
-    };
     let failed = |error| Failure::of("no loop", &error);
-    let policy = policy.map_err(Failure::invalid)?;
-    let (backend, choice) = Auto::new(policy, Ring::builder()).map_err(failed)?;
+    let (backend, choice) = Auto::new(policy_of(flags)?, Ring::builder()).map_err(failed)?;
     let mut ring = Loop::on(Driver::new(backend)).map_err(failed)?;
     let under_way_max = match under_way_max {
         0 => UNDER_WAY_MAX,
         most => most as usize,
     };
     ring.set_under_way_max(under_way_max);
-    if flags & SAKIA_LOOP_NO_PLAIN_CALLS != 0 {
+    if flags & SAKIA_NO_PLAIN_CALLS != 0 {
         ring.set_bypass(Bypass::Never);
     }
-    let reason = || match choice.refusal() {
-        Some(refusal) => refusal.to_string(),
-        None => "epoll and threads were asked for".to_owned(),
-    };
-    let why_no_ring = (choice.name() != "uring").then(|| reason().replace('\0', " "));
     let state = State {
         ring,
         pending: Pending::default(),
         under_way_max,
-        request_size,
-        result_size,
-        why_no_ring: why_no_ring.and_then(|text| CString::new(text).ok()),
+        sizes,
+        why_no_ring: why_no_ring(&choice),
         leaked: Vec::new(),
     };
     Ok(sakia_loop {
@@ -270,19 +229,16 @@ pub unsafe extern "C" fn sakia_loop_submit(
         let mut at = requests;
         while accepted < count {
             // SAFETY: the program has `count` requests there, each of this size.
-            match unsafe { submit(state, at, state.request_size) } {
+            match unsafe { submit(state, at, state.sizes.request) } {
                 // SAFETY: as above. The ticket is within the first bytes.
                 Ok(ticket) => unsafe { (&raw mut (*at).ticket).write(ticket.to_bits()) },
                 Err(refused) if accepted == 0 => {
-                    return Err(match refused {
-                        Refused::Full => full(),
-                        Refused::Failed(failure) => failure,
-                    });
+                    return Err(refused.into());
                 }
                 Err(_) => break,
             }
             accepted += 1;
-            at = at.wrapping_byte_add(state.request_size);
+            at = at.wrapping_byte_add(state.sizes.request);
         }
         if !results.is_null() && !done.is_null() {
             check_array(results.cast(), count, "results")?;
@@ -291,32 +247,6 @@ pub unsafe extern "C" fn sakia_loop_submit(
         }
         Ok(accepted as i64)
     })
-}
-
-#[cold]
-fn full() -> Failure {
-    Failure::new(Errno::AGAIN, "as many requests are under way as may be: take results first")
-}
-
-/// Checks an array of the program's.
-#[inline(always)]
-fn check_array(address: *const u8, count: usize, what: &str) -> Result<(), Failure> {
-    if address.is_null()
-        || count == 0
-        || count > i32::MAX as usize
-        || !address.addr().is_multiple_of(8)
-    {
-        return Err(bad_array(address, count, what));
-    }
-    Ok(())
-}
-
-#[cold]
-fn bad_array(address: *const u8, count: usize, what: &str) -> Failure {
-    match address.is_null() {
-        true => Failure::null(what),
-        false => Failure::invalid(format_args!("{count} {what} at {address:p}")),
-    }
 }
 
 /// Stores results that are there, at most `room`, and returns their number.
@@ -332,16 +262,19 @@ unsafe fn store(state: &mut State, results: *mut sakia_result, room: usize) -> u
         && let Some(outcome) = state.ring.take()
     {
         // SAFETY: the outcome is of this loop, whose requests `submit` made.
-        let result = unsafe { answer(&mut state.pending, outcome) };
+        let pending = &mut state.pending;
+        let find =
+            |token, more| if more { pending.get(token).copied() } else { pending.take(token) };
+        let result = unsafe { answer(find, outcome) };
         // SAFETY: the caller's promise. The size is at least that of a result; the rest is zeroed.
         unsafe {
             at.write(result);
-            let rest = state.result_size - size_of::<sakia_result>();
+            let rest = state.sizes.result - size_of::<sakia_result>();
             if rest > 0 {
                 at.add(1).cast::<u8>().write_bytes(0, rest);
             }
         }
-        at = at.wrapping_byte_add(state.result_size);
+        at = at.wrapping_byte_add(state.sizes.result);
         count += 1;
     }
     count
@@ -451,16 +384,11 @@ pub unsafe extern "C" fn sakia_loop_waker(
     waker: *mut *mut sakia_waker,
 ) -> i32 {
     guarded_int(|| {
-        if waker.is_null() {
-            return Err(Failure::null("the place of the waker"));
+        // SAFETY: the header's contract for places of handles, and for loops.
+        unsafe {
+            let wakes = || Ok(Wakes::Loop(enter(ring)?.state.ring.waker()));
+            sakia_waker::store(waker, wakes)
         }
-        // SAFETY: the header's contract for places of handles.
-        unsafe { waker.write(std::ptr::null_mut()) };
-        // SAFETY: the header's contract for loops.
-        let entered = unsafe { enter(ring) }?;
-        // SAFETY: as above.
-        unsafe { waker.write(sakia_waker::given(entered.state.ring.waker())) };
-        Ok(0)
     })
 }
 
@@ -499,21 +427,10 @@ pub unsafe extern "C" fn sakia_loop_stop(
     guarded(|| {
         // SAFETY: the header's contract for loops.
         let entered = unsafe { enter(ring) }?;
-        if leaked.is_null() && room > 0 {
-            return Err(Failure::null("the place of tokens"));
-        }
         let State { ring, pending, leaked: known, .. } = &mut *entered.state;
-        let limit = u64::try_from(limit_ns).map_or(Duration::MAX, Duration::from_nanos);
-        for token in ring.stop(limit).leaked {
-            let token = pending.token_of(token);
-            if !known.contains(&token) {
-                known.push(token);
-            }
-        }
-        for (index, &token) in known.iter().take(room).enumerate() {
-            // SAFETY: the program has room for so many tokens there.
-            unsafe { leaked.add(index).write_unaligned(token) };
-        }
-        Ok(known.len() as i64)
+        let tokens = ring.stop(limit_of(limit_ns)).leaked;
+        let tokens = tokens.into_iter().map(|token| pending.token_of(token));
+        // SAFETY: the program has room for so many tokens there.
+        unsafe { store_tokens(known, tokens, leaked, room) }
     })
 }

@@ -19,13 +19,13 @@ pub const SAKIA_BY_FD2: u32 = 2;
 /// In `flags` of a result: more results of the same request will follow.
 pub const SAKIA_MORE: u32 = 1;
 
-/// In `flags` of `sakia_loop_options`: an error where there is no ring. By default a loop runs on epoll and
+/// In `flags` of options: an error where there is no ring. By default loops and queues run on epoll and
 /// threads there.
-pub const SAKIA_LOOP_RING_ONLY: u32 = 1;
-/// In `flags` of `sakia_loop_options`: epoll and threads, even where there is a ring.
-pub const SAKIA_LOOP_NO_RING: u32 = 2;
-/// In `flags` of `sakia_loop_options`: no request is done by a plain system call within the submission.
-pub const SAKIA_LOOP_NO_PLAIN_CALLS: u32 = 4;
+pub const SAKIA_RING_ONLY: u32 = 1;
+/// In `flags` of options: epoll and threads, even where there is a ring.
+pub const SAKIA_NO_RING: u32 = 2;
+/// In `flags` of options: no request is done by a plain system call within the submission.
+pub const SAKIA_NO_PLAIN_CALLS: u32 = 4;
 
 /// Nothing, by way of the queue.
 pub const SAKIA_OP_NOP: u32 = 0;
@@ -176,6 +176,7 @@ pub struct sakia_result {
 
 /// How a loop is made. Begin with `SAKIA_LOOP_OPTIONS`.
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct sakia_loop_options {
     /// The size of this structure as the program was compiled.
     pub size: usize,
@@ -190,6 +191,26 @@ pub struct sakia_loop_options {
     pub flags: u32,
 }
 
+/// How a queue is made. Begin with `SAKIA_QUEUE_OPTIONS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sakia_queue_options {
+    /// The size of this structure as the program was compiled.
+    pub size: usize,
+    /// As in `sakia_loop_options`.
+    pub request_size: usize,
+    /// As in `sakia_loop_options`.
+    pub result_size: usize,
+    /// The most requests that may be under way; 0 for 65,536.
+    pub under_way_max: u32,
+    /// `SAKIA_RING_ONLY`, `SAKIA_NO_RING`, `SAKIA_NO_PLAIN_CALLS`.
+    pub flags: u32,
+    /// Threads that perform requests, at most 64; 0 for one.
+    pub threads: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// The bytes of a request that every program has: up to `fd`.
 pub(crate) const REQUEST_BYTES_MIN: usize = 64;
 
@@ -198,4 +219,5 @@ const _: () = assert!(
         && std::mem::offset_of!(sakia_request, file2) == REQUEST_BYTES_MIN
         && size_of::<sakia_result>() == 32
         && size_of::<sakia_loop_options>() == 32
+        && size_of::<sakia_queue_options>() == 40
 );

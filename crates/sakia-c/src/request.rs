@@ -32,6 +32,17 @@ impl From<Failure> for Refused {
     }
 }
 
+impl From<Refused> for Failure {
+    #[cold]
+    fn from(refused: Refused) -> Self {
+        let text = "as many requests are under way as may be: take results first";
+        match refused {
+            Refused::Full => Self::new(Errno::AGAIN, text),
+            Refused::Failed(failure) => failure,
+        }
+    }
+}
+
 impl From<Full> for Refused {
     #[cold]
     fn from(full: Full) -> Self {
@@ -100,25 +111,39 @@ unsafe fn submit_rest(
     size: usize,
 ) -> Result<Ticket, Refused> {
     // SAFETY: the caller's promise.
-    let it = unsafe { copied(at, size) }?;
-    if it.options & !(SAKIA_BY_FD | SAKIA_BY_FD2) != 0 {
-        return Err(Failure::invalid(format_args!("options {:#x}", it.options)).into());
-    }
+    let (request, place, token) = unsafe { made(at, size) }?;
     if state.ring.under_way() >= state.under_way_max {
         return Err(Refused::Full);
     }
-    // SAFETY: the caller's promise.
-    let (request, place) = unsafe { request_of(&it) }?;
-    let is_in_table = place.is_some() || it.token & IN_TABLE != 0;
+    let is_in_table = place.is_some() || token & IN_TABLE != 0;
     let token = match is_in_table {
-        true => state.pending.add(Waiting { token: it.token, place }),
-        false => it.token,
+        true => state.pending.add(Waiting { token, place }),
+        false => token,
     };
     Ok(state.ring.submit(request, token).inspect_err(|_| {
         if is_in_table {
             state.pending.take(token);
         }
     })?)
+}
+
+/// Returns a request of the program's, the place that its result writes to, and its token.
+///
+/// # Safety
+///
+/// - As for [`submit`].
+pub(crate) unsafe fn made(
+    at: *const sakia_request,
+    size: usize,
+) -> Result<(Request, Option<Place>, u64), Failure> {
+    // SAFETY: the caller's promise.
+    let it = unsafe { copied(at, size) }?;
+    if it.options & !(SAKIA_BY_FD | SAKIA_BY_FD2) != 0 {
+        return Err(Failure::invalid(format_args!("options {:#x}", it.options)));
+    }
+    // SAFETY: the caller's promise.
+    let (request, place) = unsafe { request_of(&it) }?;
+    Ok((request, place, it.token))
 }
 
 /// Returns a copy of a request. The fields that an older program does not have are zero.

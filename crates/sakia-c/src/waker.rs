@@ -1,20 +1,43 @@
-//! Handles that end a loop's wait.
+//! Handles that end the waits of a loop or a queue.
 
+use std::ptr;
 use std::sync::Arc;
 
 use sakia_driver::LoopWaker;
+use sakia_runtime::engine::queue::QueueWaker;
 
-use crate::guard::guarded;
+use crate::guard::{Failure, guarded};
 
-/// Ends waits of a loop, from any thread: a counted handle, which may outlive the loop.
+/// Ends waits of a loop or a queue, from any thread: a counted handle, which may outlive either.
 pub struct sakia_waker {
-    pub(crate) waker: LoopWaker,
+    wakes: Wakes,
+}
+
+/// What is woken.
+pub(crate) enum Wakes {
+    Loop(LoopWaker),
+    Queue(QueueWaker),
 }
 
 impl sakia_waker {
-    /// Returns a reference for the program.
-    pub(crate) fn given(waker: LoopWaker) -> *mut Self {
-        Arc::into_raw(Arc::new(Self { waker })).cast_mut()
+    /// Stores a reference in the program's memory.
+    ///
+    /// # Safety
+    ///
+    /// - `place` is null, or valid for a write.
+    pub(crate) unsafe fn store(
+        place: *mut *mut Self,
+        make: impl FnOnce() -> Result<Wakes, Failure>,
+    ) -> Result<i64, Failure> {
+        if place.is_null() {
+            return Err(Failure::null("the place of the waker"));
+        }
+        // SAFETY: not null, so valid.
+        unsafe { place.write(ptr::null_mut()) };
+        let waker = Arc::new(Self { wakes: make()? });
+        // SAFETY: as above.
+        unsafe { place.write(Arc::into_raw(waker).cast_mut()) };
+        Ok(0)
     }
 }
 
@@ -30,16 +53,19 @@ pub unsafe extern "C" fn sakia_waker_clone(waker: *mut sakia_waker) -> *mut saki
     waker
 }
 
-/// Ends the loop's wait, or its next one; nothing for null, after the loop's end, and in a forked child.
-/// Takes no lock, allocates nothing and keeps `errno`.
+/// Ends the loop's wait, or that of one thread that waits for the queue, or the next one; nothing for null,
+/// after the end of either, and in a forked child. Takes no lock, allocates nothing and keeps `errno`.
 ///
 /// Any thread, signal handlers and finalizers too. Never fails. Can break: a waker without a reference left.
-/// Kernel: one `write(2)`, or none if the loop has not seen an earlier wake.
+/// Kernel: one system call or two; none if an earlier wake was not seen.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_waker_wake(waker: *const sakia_waker) {
     // SAFETY: the header's contract: null, or a waker of which the program has a reference.
     if let Some(waker) = unsafe { waker.as_ref() } {
-        waker.waker.wake();
+        match &waker.wakes {
+            Wakes::Loop(waker) => waker.wake(),
+            Wakes::Queue(waker) => waker.wake(),
+        }
     }
 }
 

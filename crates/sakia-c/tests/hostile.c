@@ -107,7 +107,7 @@ static void sizes(sakia_loop *loop, sakia_file *file) {
     options.result_size = sizeof(sakia_result);
     options.flags = 0x80;
     REFUSED(sakia_loop_new(&options, &made), EINVAL);
-    options.flags = SAKIA_LOOP_RING_ONLY | SAKIA_LOOP_NO_RING;
+    options.flags = SAKIA_RING_ONLY | SAKIA_NO_RING;
     REFUSED(sakia_loop_new(&options, &made), EINVAL);
     CHECK(made == NULL);
 

@@ -22,7 +22,7 @@ use crate::calls::{self, open_in_cache, statx_here};
 use crate::decide::{Attempt, CallMode};
 use crate::mounts::{self, MountTable, RemoteMounts};
 use crate::stat::StatxResult;
-use crate::sys::signals::with_lane_mask;
+use crate::sys::signals::without_signals;
 use crate::sys::{self, Direction, OpenHow, abi};
 
 /// Asks for the number of a mount that no other mount ever gets, instead of that in the table of mounts.
@@ -56,7 +56,7 @@ impl Calls for KernelCalls {
         // If the thread cannot be started, its closure is dropped, which closes the descriptors on this
         // thread: without threads there is no other place for it.
         let closer = thread::Builder::new().name("sakia-close".into());
-        with_lane_mask(|| start_thread(closer, Box::new(|| drop(fd)))).map(drop).or(Ok(()))
+        without_signals(|| start_thread(closer, Box::new(|| drop(fd)))).map(drop).or(Ok(()))
     }
 
     unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts {

@@ -34,7 +34,7 @@ use crate::call::failed;
 use crate::counters::OpKind;
 use crate::decide::Lane;
 use crate::lanes::{self, Jobs, State};
-use crate::sys::signals::with_lane_mask;
+use crate::sys::signals::without_signals;
 
 /// Stack of a lane thread: jobs are a few system calls.
 const STACK_BYTES: usize = 128 * 1024;
@@ -228,7 +228,7 @@ impl lanes::Worker for Worker {
     ) -> io::Result<()> {
         let name = thread_name(Lane::ALL[lane], number);
         let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES);
-        with_lane_mask(|| start_thread(thread, Box::new(run))).map(drop)
+        without_signals(|| start_thread(thread, Box::new(run))).map(drop)
     }
 
     fn perform(threads: &Threads, lane: usize, (ticket, work): (u64, Work)) {

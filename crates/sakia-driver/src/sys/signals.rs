@@ -92,8 +92,8 @@ fn take_sigpipe() {
     let _ = sys::retry(|| sys::take_signal(SIGPIPE));
 }
 
-/// Calls `spawn` with the signal mask that a lane thread inherits.
-pub(crate) fn with_lane_mask<T>(spawn: impl FnOnce() -> T) -> T {
+/// Calls `spawn` with the signal mask of a lane thread, which the threads that it starts inherit.
+pub fn without_signals<T>(spawn: impl FnOnce() -> T) -> T {
     let old = sys::signal_mask(MaskChange::Block, KEPT_OFF_LANES);
     let result = spawn();
     if let Ok(old) = old {
@@ -207,7 +207,7 @@ mod tests {
     fn a_mask_for_lanes_is_inherited_and_does_not_stay() {
         alone(|| {
             let before = mask();
-            let thread = with_lane_mask(|| std::thread::spawn(mask));
+            let thread = without_signals(|| std::thread::spawn(mask));
             let kept_off = thread.join().unwrap();
             assert_eq!(mask(), before);
             for signal in [libc::SIGTERM, libc::SIGPIPE, libc::SIGXFSZ, libc::SIGUSR1] {

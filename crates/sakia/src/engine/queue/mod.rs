@@ -181,6 +181,18 @@ impl Queue {
         if shared.is_intact() { shared.lock().under_way() } else { 0 }
     }
 
+    /// Returns the number of outcomes to [take](Queue::take).
+    ///
+    /// # Examples
+    /// ```
+    /// let queue = sakia::Engine::new()?.queue()?;
+    /// assert_eq!(queue.ready(), 0);
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn ready(&self) -> usize {
+        self.owner.shared.ready()
+    }
+
     /// Begins a batch of requests, which are sent together.
     ///
     /// # Examples

@@ -1,0 +1,159 @@
+//! Arguments that loops and queues have in common.
+
+use std::ffi::CString;
+use std::time::Duration;
+
+use sakia_driver::{Choice, Policy};
+
+use crate::guard::Failure;
+use crate::interface::{
+    REQUEST_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_result,
+};
+
+/// The most bytes of options, of a request and of a result that any header has.
+const BYTES_MAX: usize = 4096;
+
+/// The sizes with which the program was compiled.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sizes {
+    /// Bytes from one request of the program to the next.
+    pub(crate) request: usize,
+    /// Bytes from one result of the program to the next.
+    pub(crate) result: usize,
+}
+
+impl Sizes {
+    pub(crate) fn new(request: usize, result: usize) -> Result<Self, Failure> {
+        let is_size =
+            |size: usize, least| size >= least && size.is_multiple_of(8) && size <= BYTES_MAX;
+        if !is_size(request, REQUEST_BYTES_MIN) || !is_size(result, size_of::<sakia_result>()) {
+            let text = format_args!("requests of {request} and results of {result} bytes");
+            return Err(Failure::invalid(text));
+        }
+        Ok(Self { request, result })
+    }
+
+    /// Writes the result number `index`.
+    ///
+    /// # Safety
+    ///
+    /// - The program has room for so many results there.
+    pub(crate) unsafe fn write(
+        self,
+        results: *mut sakia_result,
+        index: usize,
+        result: sakia_result,
+    ) {
+        let at = results.wrapping_byte_add(index * self.result);
+        // SAFETY: the caller's promise. The size is at least that of a result; the rest is zeroed.
+        unsafe {
+            at.write(result);
+            at.add(1).cast::<u8>().write_bytes(0, self.result - size_of::<sakia_result>());
+        }
+    }
+}
+
+/// Returns a copy of the program's options, which begin with their size. `macro_name` is that of the macro
+/// which sets it.
+///
+/// # Safety
+///
+/// - `options` is null, or begins with a size, and that many bytes are readable. Any bits are a `T`.
+pub(crate) unsafe fn options_of<T: Copy>(
+    options: *const T,
+    macro_name: &str,
+) -> Result<T, Failure> {
+    if options.is_null() {
+        return Err(Failure::null("the options"));
+    }
+    // SAFETY: not null, so it begins with a size.
+    let size = unsafe { options.cast::<usize>().read() };
+    let known = size_of::<T>();
+    if size < known || size > BYTES_MAX {
+        return Err(Failure::invalid(format_args!("options of {size} bytes: use {macro_name}")));
+    }
+    // SAFETY: at least so many bytes are there. A newer program's further fields must be zero.
+    let (options, rest) = unsafe {
+        let rest = std::slice::from_raw_parts(options.cast::<u8>().add(known), size - known);
+        (options.read(), rest)
+    };
+    if rest.iter().any(|&byte| byte != 0) {
+        return Err(Failure::invalid("the options have fields that this library does not know"));
+    }
+    Ok(options)
+}
+
+/// Returns the backends that flags allow.
+pub(crate) fn policy_of(flags: u32) -> Result<Policy, Failure> {
+    match flags & (SAKIA_RING_ONLY | SAKIA_NO_RING) {
+        SAKIA_RING_ONLY => Ok(Policy::Uring),
+        SAKIA_NO_RING => Ok(Policy::Poll),
+        0 => Policy::from_environment(std::env::var_os("SAKIA_DRIVER").as_deref())
+            .map_err(Failure::invalid),
+        _ => Err(Failure::invalid(format_args!("flags {flags:#x}: only a ring, and no ring"))),
+    }
+}
+
+/// Returns the reason why a backend is no ring; `None` if it is one.
+pub(crate) fn why_no_ring(choice: &Choice) -> Option<CString> {
+    if choice.name() == "uring" {
+        return None;
+    }
+    let text = match choice.refusal() {
+        Some(refusal) => refusal.to_string(),
+        None => "epoll and threads were asked for".to_owned(),
+    };
+    CString::new(text.replace('\0', " ")).ok()
+}
+
+/// Checks an array of the program's.
+#[inline(always)]
+pub(crate) fn check_array(address: *const u8, count: usize, what: &str) -> Result<(), Failure> {
+    if address.is_null()
+        || count == 0
+        || count > i32::MAX as usize
+        || !address.addr().is_multiple_of(8)
+    {
+        return Err(bad_array(address, count, what));
+    }
+    Ok(())
+}
+
+#[cold]
+fn bad_array(address: *const u8, count: usize, what: &str) -> Failure {
+    match address.is_null() {
+        true => Failure::null(what),
+        false => Failure::invalid(format_args!("{count} {what} at {address:p}")),
+    }
+}
+
+/// Returns the limit of a wait; a negative one is none.
+pub(crate) fn limit_of(limit_ns: i64) -> Duration {
+    u64::try_from(limit_ns).map_or(Duration::MAX, Duration::from_nanos)
+}
+
+/// Adds tokens to those that are known, and stores up to `room` of all. Returns the number of all.
+///
+/// # Safety
+///
+/// - The program has room for so many tokens at `to`, or that is null.
+pub(crate) unsafe fn store_tokens(
+    known: &mut Vec<u64>,
+    tokens: impl Iterator<Item = u64>,
+    to: *mut u64,
+    room: usize,
+) -> Result<i64, Failure> {
+    for token in tokens {
+        if !known.contains(&token) {
+            known.push(token);
+        }
+    }
+    if to.is_null() && room > 0 {
+        return Err(Failure::null("the place of tokens"));
+    }
+    for (index, &token) in known.iter().take(room).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { to.add(index).write_unaligned(token) };
+    }
+    Ok(known.len() as i64)
+}
