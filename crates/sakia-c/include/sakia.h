@@ -15,32 +15,36 @@
  *   sakia_result result;
  *   while (sakia_loop_wait(loop, &result, 1, -1) == 0) {}
  *
+ * A queue takes the same requests from any number of threads, and performs them on threads of its own.
+ * What ends at once is done by the thread that submits it; any thread takes the results of the rest. It
+ * is for threads that may block, and for files; a switch of threads costs more than a loop's requests.
+ *
  * Owners. What a request's pointers lead to belongs to the library from the submission until the
  * request's last result was taken. Until then a program does not free it, does not write to it, and
- * does not read what the request writes; for ever if the request leaks (sakia_loop_stop). Paths,
+ * does not read what the request writes; for ever if the request leaks (sakia_loop_stop, sakia_queue_stop). Paths,
  * arrays of buffers, and addresses and control messages to send are copied by the submission.
  * Handles are counted: what a function stores or a result brings is a reference of the program's.
  *
- * Threads. A loop is used on the thread that made it. Files and wakers are for any thread, and the
- * library makes its own memory of them safe. Signal handlers call sakia_waker_wake, and nothing
+ * Threads. A loop is used on the thread that made it. Queues, files and wakers are for any thread, and
+ * the library makes its own memory of them safe. Signal handlers call sakia_waker_wake, and nothing
  * else. The library calls no function of the program's, and its threads block signals.
  *
- * Forks. In a child, calls on the parent's loop are errors, and wakes do nothing. A child makes its
- * own loop. Do not fork while another thread is within a call on a file that the child will use.
+ * Forks. In a child, calls on the parent's loops and queues are errors, and wakes do nothing. A child
+ * makes its own. Do not fork while another thread is within a call on a file that the child will use.
  *
  * Errors. A negative value is an error number (-EINVAL), and sakia_last_error has its text. Errors of
  * an operation are results; an error of a submission means that the request was not accepted. Null
  * pointers, unknown numbers, sizes and flags, other threads and forked children are found, and
  * change nothing. No exception or panic leaves a function: a bug of the library is -EIO, after
- * which the loop is of no more use.
+ * which the loop or the queue is of no more use.
  *
  * A program can still break: memory or numbers that go before their result was taken; pointers that
  * are not null and lead nowhere, or to too little; paths without a zero at the end; references that
- * are given back twice; a handle that is used after its last reference; a loop that is used after
- * sakia_loop_free.
+ * are given back twice; a handle that is used after its last reference; a loop or a queue
+ * that is used after it was freed.
  *
  * Versions. Structures may grow at their ends. A program says the sizes that it was compiled with in
- * sakia_loop_options, and an older program runs with a newer library. New programs set what they do
+ * the options of a loop or a queue, and an older program runs with a newer library. New programs set what they do
  * not use to zero. Files: 64-bit Linux, kernel 4.18; a ring needs 6.1.
  */
 

@@ -17,7 +17,7 @@ use crate::interface::{
     sakia_result,
 };
 use crate::options::{
-    Sizes, check_array, limit_of, options_of, policy_of, store_tokens, why_no_ring,
+    Sizes, TokenPlace, check_array, limit_of, options_of, policy_of, why_no_ring,
 };
 use crate::pending::Pending;
 use crate::request::submit;
@@ -427,10 +427,11 @@ pub unsafe extern "C" fn sakia_loop_stop(
     guarded(|| {
         // SAFETY: the header's contract for loops.
         let entered = unsafe { enter(ring) }?;
+        let place = TokenPlace::new(leaked, room)?;
         let State { ring, pending, leaked: known, .. } = &mut *entered.state;
         let tokens = ring.stop(limit_of(limit_ns)).leaked;
         let tokens = tokens.into_iter().map(|token| pending.token_of(token));
         // SAFETY: the program has room for so many tokens there.
-        unsafe { store_tokens(known, tokens, leaked, room) }
+        Ok(unsafe { place.store(known, tokens) })
     })
 }

@@ -6,9 +6,7 @@ use std::time::Duration;
 use sakia_driver::{Choice, Policy};
 
 use crate::guard::Failure;
-use crate::interface::{
-    REQUEST_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_result,
-};
+use crate::interface::{REQUEST_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_result};
 
 /// The most bytes of options, of a request and of a result that any header has.
 const BYTES_MAX: usize = 4096;
@@ -132,28 +130,41 @@ pub(crate) fn limit_of(limit_ns: i64) -> Duration {
     u64::try_from(limit_ns).map_or(Duration::MAX, Duration::from_nanos)
 }
 
-/// Adds tokens to those that are known, and stores up to `room` of all. Returns the number of all.
-///
-/// # Safety
-///
-/// - The program has room for so many tokens at `to`, or that is null.
-pub(crate) unsafe fn store_tokens(
-    known: &mut Vec<u64>,
-    tokens: impl Iterator<Item = u64>,
+/// A place of the program's for the tokens of requests that did not end.
+pub(crate) struct TokenPlace {
     to: *mut u64,
     room: usize,
-) -> Result<i64, Failure> {
-    for token in tokens {
-        if !known.contains(&token) {
-            known.push(token);
+}
+
+impl TokenPlace {
+    /// # Errors
+    /// `EFAULT`: there is room, but no place.
+    pub(crate) fn new(to: *mut u64, room: usize) -> Result<Self, Failure> {
+        if to.is_null() && room > 0 {
+            return Err(Failure::null("the place of tokens"));
         }
+        Ok(Self { to, room })
     }
-    if to.is_null() && room > 0 {
-        return Err(Failure::null("the place of tokens"));
+
+    /// Adds tokens to those that are known, and stores all, as far as there is room. Returns their number.
+    ///
+    /// # Safety
+    ///
+    /// - The program has so much room there.
+    pub(crate) unsafe fn store(
+        self,
+        known: &mut Vec<u64>,
+        tokens: impl Iterator<Item = u64>,
+    ) -> i64 {
+        for token in tokens {
+            if !known.contains(&token) {
+                known.push(token);
+            }
+        }
+        for (index, &token) in known.iter().take(self.room).enumerate() {
+            // SAFETY: the caller's promise; with room the place is not null.
+            unsafe { self.to.add(index).write_unaligned(token) };
+        }
+        known.len() as i64
     }
-    for (index, &token) in known.iter().take(room).enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { to.add(index).write_unaligned(token) };
-    }
-    Ok(known.len() as i64)
 }

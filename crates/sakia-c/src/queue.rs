@@ -19,7 +19,7 @@ use crate::interface::{
     sakia_result,
 };
 use crate::options::{
-    Sizes, check_array, limit_of, options_of, policy_of, store_tokens, why_no_ring,
+    Sizes, TokenPlace, check_array, limit_of, options_of, policy_of, why_no_ring,
 };
 use crate::pending::{IN_TABLE, Pending, Waiting};
 use crate::request::{Refused, made};
@@ -386,9 +386,10 @@ pub unsafe extern "C" fn sakia_queue_stop(
     guarded(|| {
         // SAFETY: the header's contract for queues.
         let queue = unsafe { enter(queue) }?;
+        let place = TokenPlace::new(leaked, room)?;
         let tokens = queue.queue.stop(limit_of(limit_ns)).leaked;
         let tokens = tokens.into_iter().map(|token| lock(&queue.pending).token_of(token));
         // SAFETY: the program has room for so many tokens there.
-        unsafe { store_tokens(&mut lock(&queue.leaked), tokens, leaked, room) }
+        Ok(unsafe { place.store(&mut lock(&queue.leaked), tokens) })
     })
 }

@@ -91,8 +91,10 @@ fn programs_are_built_and_run() {
     let cpp: &[&str] = &["c++", "-std=c++17", "-x", "c++"];
     for (language, is_static) in [(c, false), (cpp, false), (c, true)] {
         let build = |source| installed.build(source, language, is_static);
-        let [hostile, operations] = ["tests/hostile.c", "tests/operations.c"].map(build);
-        let (sum, epoll) = (build("examples/file_sum.c"), build("examples/in_epoll.c"));
+        let tests = ["tests/hostile.c", "tests/operations.c", "tests/queue.c"];
+        let [hostile, operations, queue] = tests.map(build);
+        let sums = ["examples/file_sum.c", "examples/queue_sum.c"].map(build);
+        let epoll = build("examples/in_epoll.c");
         let echo = build("examples/echo_server.c");
         for driver in DRIVERS {
             let on_it = |program: &str| {
@@ -102,9 +104,13 @@ fn programs_are_built_and_run() {
             };
             assert_eq!(text_of(&mut on_it(&hostile)), "hostile: ok\n");
             assert_eq!(text_of(&mut on_it(&operations)), "operations: ok\n");
+            let path = installed.path("file_of_queue");
+            assert_eq!(text_of(on_it(&queue).arg(path)), "queue: ok\n");
             let lines = text_of(&mut on_it(&epoll));
             assert_eq!(lines, "read a\nread b\nread c\nread d\nread e\n");
-            sums_are_right(&installed, on_it(&sum));
+            for sum in &sums {
+                sums_are_right(&installed, on_it(sum));
+            }
             echoes_come_back(on_it(&echo));
         }
     }
