@@ -497,8 +497,8 @@ const char *sakia_last_error(void);
 //
 // Any thread. Errors: `-EINVAL` sizes or flags that are not known, or more than 64 threads; `-EFAULT` a null
 // pointer; `-EAGAIN` no thread, `-EMFILE`, `-ENFILE`, `-ENOMEM`; with `SAKIA_RING_ONLY` the reason why there
-// is no ring. The environment variable `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does.
-// Kernel: a ring needs Linux 6.1.
+// is no ring. The environment variable `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag
+// does. Kernel: a ring needs Linux 6.1.
 int32_t sakia_queue_new(const struct sakia_queue_options *options,
                         struct sakia_queue **queue);
 
@@ -522,8 +522,8 @@ int32_t sakia_queue_free(struct sakia_queue *queue);
 // Any thread; a signal handler may not call it. Errors, all but the second about the first request:
 // `-EAGAIN` as many are under way as may be, so take results first; `-EFAULT` a null pointer; `-EINVAL` an
 // operation, a flag or a size that is not known; `-EBADF` a file is missing; `-EPERM` a forked child. Owner:
-// see `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of
-// its request was taken.
+// see `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result
+// of its request was taken.
 int64_t sakia_queue_submit(struct sakia_queue *queue,
                            struct sakia_request *requests,
                            size_t count,
@@ -534,8 +534,8 @@ int64_t sakia_queue_submit(struct sakia_queue *queue,
 //
 // Any thread; a signal handler may not call it. Makes no system call, unless there is a descriptor or
 // another thread waits: a language calls it before it releases its lock for `sakia_queue_wait`. Errors:
-// `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` a forked child. Owner: the memory of a request is the
-// program's again once its last result was taken.
+// `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` a forked child. Owner: the memory of a request is
+// the program's again once its last result was taken.
 int64_t sakia_queue_take(struct sakia_queue *queue,
                          struct sakia_result *results,
                          size_t room);
@@ -551,9 +551,9 @@ int64_t sakia_queue_wait(struct sakia_queue *queue,
                          size_t room,
                          int64_t timeout_ns);
 
-// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
-// was quicker, or `-ECANCELED`. A ticket whose request has ended names nothing; one of another queue may name
-// a request of this one.
+// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
+// quicker, or `-ECANCELED`. A ticket whose request has ended names nothing; one of another queue may name a
+// request of this one.
 //
 // Any thread; a signal handler may not call it. Errors: `-EPERM` a forked child; `-EFAULT` null.
 int32_t sakia_queue_cancel(struct sakia_queue *queue,
@@ -582,9 +582,9 @@ int32_t sakia_queue_waker(struct sakia_queue *queue, struct sakia_waker **waker)
 // Any thread. Owner: the text is the queue's, and valid until it is freed.
 const char *sakia_queue_why_no_ring(struct sakia_queue *queue);
 
-// Ends the queue for all threads: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for
-// ever if that is negative, for it to end. Results of what has ended can still be taken; later requests end
-// with `-ECANCELED`.
+// Ends the queue for all threads: cancels what is under way, and waits at most `limit_ns` nanoseconds, or
+// for ever if that is negative, for it to end. Results of what has ended can still be taken; later requests
+// end with `-ECANCELED`.
 //
 // Returns the number of requests that did not end, and stores the tokens of up to `room` of them in
 // `leaked`, which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it

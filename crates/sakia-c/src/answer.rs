@@ -11,8 +11,8 @@ use crate::interface::{SAKIA_MORE, sakia_result};
 use crate::message;
 use crate::pending::{IN_TABLE, Place, Waiting};
 
-/// Returns an outcome as the program gets it, and writes what its request asked for. `find` looks a token up in
-/// the table of requests, where it stays if `more` outcomes will follow.
+/// Returns an outcome as the program gets it, and writes what its request asked for. `find` looks a token up
+/// in the table of requests, where it stays if `more` outcomes will follow.
 ///
 /// # Safety
 ///
@@ -49,10 +49,10 @@ unsafe fn rest(
 ) -> sakia_result {
     let Outcome { mut token, more, value: brought, .. } = outcome;
     let mut place = None;
-    if token & IN_TABLE != 0 {
-        if let Some(waiting) = find(token, more) {
-            (token, place) = (waiting.token, waiting.place);
-        }
+    if token & IN_TABLE != 0
+        && let Some(waiting) = find(token, more)
+    {
+        (token, place) = (waiting.token, waiting.place);
     }
     let mut made: Option<FileHandle> = None;
     // SAFETY: the place is the program's memory, which is the library's until now: the header's contract.

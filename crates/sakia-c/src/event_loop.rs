@@ -261,10 +261,10 @@ unsafe fn store(state: &mut State, results: *mut sakia_result, room: usize) -> u
     while count < room
         && let Some(outcome) = state.ring.take()
     {
-        // SAFETY: the outcome is of this loop, whose requests `submit` made.
         let pending = &mut state.pending;
         let find =
             |token, more| if more { pending.get(token).copied() } else { pending.take(token) };
+        // SAFETY: the outcome and the table are of this loop, whose requests `submit` made.
         let result = unsafe { answer(find, outcome) };
         // SAFETY: the caller's promise. The size is at least that of a result; the rest is zeroed.
         unsafe {

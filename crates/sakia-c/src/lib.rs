@@ -5,9 +5,9 @@
 //!
 //! - `interface` has the structures and numbers that cross the boundary.
 //! - `guard` turns panics and bad arguments into errors with a text.
-//! - `event_loop` has the functions of a loop, and `queue` those of a queue. `options` checks their arguments,
-//!   `request` makes what a request of C is in Rust, and `answer` the way back. `message` is the part of both
-//!   that is about datagrams.
+//! - `event_loop` has the functions of a loop, and `queue` those of a queue. `options` checks their
+//!   arguments, `request` makes what a request of C is in Rust, and `answer` the way back. `message` is the
+//!   part of both that is about datagrams.
 //! - `file` and `waker` have the two handles that any thread may use.
 //!
 //! # Invariants

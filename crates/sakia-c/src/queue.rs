@@ -66,8 +66,8 @@ unsafe fn enter<'a>(queue: *const sakia_queue) -> Result<&'a sakia_queue, Failur
 ///
 /// Any thread. Errors: `-EINVAL` sizes or flags that are not known, or more than 64 threads; `-EFAULT` a null
 /// pointer; `-EAGAIN` no thread, `-EMFILE`, `-ENFILE`, `-ENOMEM`; with `SAKIA_RING_ONLY` the reason why there
-/// is no ring. The environment variable `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag does.
-/// Kernel: a ring needs Linux 6.1.
+/// is no ring. The environment variable `SAKIA_DRIVER` (`auto`, `uring` or `poll`) chooses unless a flag
+/// does. Kernel: a ring needs Linux 6.1.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_queue_new(
     options: *const sakia_queue_options,
@@ -149,8 +149,8 @@ pub unsafe extern "C" fn sakia_queue_free(queue: *mut sakia_queue) -> i32 {
 /// Any thread; a signal handler may not call it. Errors, all but the second about the first request:
 /// `-EAGAIN` as many are under way as may be, so take results first; `-EFAULT` a null pointer; `-EINVAL` an
 /// operation, a flag or a size that is not known; `-EBADF` a file is missing; `-EPERM` a forked child. Owner:
-/// see `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result of
-/// its request was taken.
+/// see `sakia_request`. Can break: memory that is freed, or a number that is closed, before the last result
+/// of its request was taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_queue_submit(
     queue: *mut sakia_queue,
@@ -257,8 +257,8 @@ impl sakia_queue {
 ///
 /// Any thread; a signal handler may not call it. Makes no system call, unless there is a descriptor or
 /// another thread waits: a language calls it before it releases its lock for `sakia_queue_wait`. Errors:
-/// `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` a forked child. Owner: the memory of a request is the
-/// program's again once its last result was taken.
+/// `-EINVAL` no room, `-EFAULT` a null pointer, `-EPERM` a forked child. Owner: the memory of a request is
+/// the program's again once its last result was taken.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_queue_take(
     queue: *mut sakia_queue,
@@ -298,9 +298,9 @@ pub unsafe extern "C" fn sakia_queue_wait(
     })
 }
 
-/// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
-/// was quicker, or `-ECANCELED`. A ticket whose request has ended names nothing; one of another queue may name
-/// a request of this one.
+/// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it was
+/// quicker, or `-ECANCELED`. A ticket whose request has ended names nothing; one of another queue may name a
+/// request of this one.
 ///
 /// Any thread; a signal handler may not call it. Errors: `-EPERM` a forked child; `-EFAULT` null.
 #[unsafe(no_mangle)]
@@ -366,9 +366,9 @@ pub unsafe extern "C" fn sakia_queue_why_no_ring(queue: *mut sakia_queue) -> *co
     text
 }
 
-/// Ends the queue for all threads: cancels what is under way, and waits at most `limit_ns` nanoseconds, or for
-/// ever if that is negative, for it to end. Results of what has ended can still be taken; later requests end
-/// with `-ECANCELED`.
+/// Ends the queue for all threads: cancels what is under way, and waits at most `limit_ns` nanoseconds, or
+/// for ever if that is negative, for it to end. Results of what has ended can still be taken; later requests
+/// end with `-ECANCELED`.
 ///
 /// Returns the number of requests that did not end, and stores the tokens of up to `room` of them in
 /// `leaked`, which may be null if `room` is 0. The kernel may use their memory for ever: it must stay as it

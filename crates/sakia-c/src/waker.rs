@@ -13,7 +13,7 @@ pub struct sakia_waker {
     wakes: Wakes,
 }
 
-/// What is woken.
+/// The sleeper that is woken.
 pub(crate) enum Wakes {
     Loop(LoopWaker),
     Queue(QueueWaker),

@@ -71,7 +71,7 @@ const EXCEPTIONS: &[Exception] = &[
         "panics unless the driver is on the simulated kernel: the number is that kernel's",
     ),
     Exception(
-        "crates/sakia-driver/src/event_loop/mod.rs",
+        "crates/sakia-driver/src/event_loop/",
         "submit",
         "another type of the same name: an operation that owns its memory and keeps its files open",
     ),

@@ -193,8 +193,8 @@ impl FileHandle {
         self.inner.id.raw
     }
 
-    /// Returns the descriptor, if this is the only clone, no loop has used the file, and the descriptor is its
-    /// own. Otherwise drops the handle.
+    /// Returns the descriptor, if this is the only clone, no loop has used the file, and the descriptor is
+    /// its own. Otherwise drops the handle.
     ///
     /// # Examples
     /// ```
@@ -286,8 +286,8 @@ impl FileHandle {
         self.inner.calls.write(descriptor.as_fd(), &[IoSlice::new(&buf[..len])], at)
     }
 
-    /// Calls `f` with the descriptor and its calls that refuse to wait, on this thread. `None` also if another
-    /// thread is just looking at the descriptor.
+    /// Calls `f` with the descriptor and its calls that refuse to wait, on this thread. `None` also if
+    /// another thread is just looking at the descriptor.
     pub(super) fn with_calls(
         &self,
         f: impl FnOnce(BorrowedFd<'_>, &FileCalls) -> Option<io::Result<usize>>,

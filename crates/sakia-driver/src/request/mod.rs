@@ -7,6 +7,7 @@
 mod answer;
 mod attempt;
 mod buffer;
+mod control;
 mod file;
 mod mailbox;
 mod several;

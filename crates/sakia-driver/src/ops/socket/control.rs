@@ -27,7 +27,6 @@ use linux_raw_sys::net::{
 use rustix::io::Errno;
 
 use crate::fd::{Fd, Owner};
-use crate::request::FileHandle;
 use crate::sys::{ControlMessage, array};
 
 const SCM_PIDFD: u32 = 4;
@@ -198,45 +197,6 @@ impl<D> Default for ControlMessages<D> {
     }
 }
 
-impl ControlMessages<FileHandle> {
-    /// Returns an empty list of messages, for a [request](crate::Request::SendMessage).
-    ///
-    /// # Examples
-    /// See [`Request::SendMessage`](crate::Request::SendMessage).
-    pub fn of_request() -> Self {
-        Self::default()
-    }
-
-    /// Adds the descriptor of a file, as [`descriptor`](ControlMessages::descriptor) does.
-    ///
-    /// # Examples
-    /// See [`Request::SendMessage`](crate::Request::SendMessage).
-    #[doc(alias = "SCM_RIGHTS")]
-    pub fn file(mut self, file: &FileHandle) -> Self {
-        self.descriptors.push(file.clone());
-        self
-    }
-
-    /// Returns the messages with the descriptors that the files have on a driver.
-    ///
-    /// # Errors
-    /// That of the first file without one.
-    pub(crate) fn on_driver(
-        self,
-        mut find: impl FnMut(FileHandle) -> Result<Fd, Errno>,
-    ) -> Result<ControlMessages, Errno> {
-        let descriptors = self.descriptors.into_iter().map(|file| {
-            let fd = find(file)?;
-            fd.share_mode();
-            Ok(fd)
-        });
-        Ok(ControlMessages {
-            descriptors: descriptors.collect::<Result<_, _>>()?,
-            bytes: self.bytes,
-        })
-    }
-}
-
 impl ControlMessages {
     /// Returns an empty list of messages.
     pub const fn new() -> Self {
@@ -274,6 +234,31 @@ impl ControlMessages {
 }
 
 impl<D> ControlMessages<D> {
+    /// Returns the messages with descriptors of a driver.
+    ///
+    /// # Errors
+    /// That of the first descriptor that is not found.
+    pub(crate) fn on_driver(
+        self,
+        mut find: impl FnMut(D) -> Result<Fd, Errno>,
+    ) -> Result<ControlMessages, Errno> {
+        let descriptors = self.descriptors.into_iter().map(|descriptor| {
+            let fd = find(descriptor)?;
+            fd.share_mode();
+            Ok(fd)
+        });
+        Ok(ControlMessages {
+            descriptors: descriptors.collect::<Result<_, _>>()?,
+            bytes: self.bytes,
+        })
+    }
+
+    /// Adds a descriptor as a user has it.
+    pub(crate) fn with_descriptor(mut self, descriptor: D) -> Self {
+        self.descriptors.push(descriptor);
+        self
+    }
+
     /// Sets the traffic class of IPv4 packets, whose two lowest bits are the ECN field.
     ///
     /// # Examples

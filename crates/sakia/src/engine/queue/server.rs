@@ -134,7 +134,7 @@ impl Server {
             letters.drain(..).for_each(|letter| self.read(letter));
             self.letters = letters;
             self.take_outcomes();
-            // More letters may have come, which wake nobody.
+            // More letters may have come, without a wake.
             if !has_letters {
                 break;
             }

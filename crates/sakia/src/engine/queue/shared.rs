@@ -103,7 +103,7 @@ impl Shared {
     pub(super) fn deliver(&self, outcomes: &mut Vec<Outcome>, gate: &Gate) -> usize {
         let last = outcomes.iter().filter(|outcome| !outcome.more).count();
         let mut table = self.lock();
-        gate.leave_many(last); // before somebody has heard of them
+        gate.leave_many(last); // before a thread hears of them
         if table.is_ended {
             for outcome in outcomes.iter().filter(|outcome| !outcome.more) {
                 table.end(outcome.token as Slot);

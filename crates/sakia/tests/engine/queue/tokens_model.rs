@@ -29,7 +29,7 @@ const OWN_BYTES: u64 = 4_096;
 /// The most requests that are under way.
 const BOUND: usize = 48;
 
-/// What a request must bring.
+/// The value that a request must bring.
 enum Expected {
     /// Bytes of a range that is not being written.
     Read(Range<u64>),
