@@ -29,6 +29,10 @@ unsafe impl Host for TimedHost {
         Kernel.fills_what_it_reports()
     }
 
+    fn masks_signals(&self) -> bool {
+        Kernel.masks_signals()
+    }
+
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         // SAFETY: the caller's duties are the same.
         unsafe { Kernel.setup(entries, params) }

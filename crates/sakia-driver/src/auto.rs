@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::{Builder, Cqe, Entered, Position, Ring, SetupError, SetupReport, Sqe};
+use sakia_ring::{Builder, Cqe, Entered, Position, Ring, SetupError, SetupReport, SignalMask, Sqe};
 
 use crate::backend::{Backend, Calls, Destination, Features, Figures, RemoteWake};
 use crate::call::{Call, Request};
@@ -425,7 +425,8 @@ unsafe impl Backend for Auto {
         fn make_nop(&mut self, position: Position, user_data: u64) -> bool;
         fn submit(&mut self) -> io::Result<()>;
         #[inline(always)]
-        fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
+        fn enter(&mut self, min: u32, timeout: Option<Duration>, signals: Option<&SignalMask>)
+            -> io::Result<Entered>;
         #[inline(always)]
         fn reap(&mut self, out: &mut [Cqe]) -> usize;
         fn set_alarm(&mut self, after: Duration) -> bool;
@@ -562,7 +563,7 @@ mod tests {
         let builder = Builder::with_host(host).sq_entries(8).cq_entries(8);
         let error = match Uring::complete(builder) {
             Ok(mut uring) => {
-                assert!(is_for_ever || uring.enter(0, None).is_ok());
+                assert!(is_for_ever || uring.enter(0, None, None).is_ok());
                 return "uring";
             }
             Err(error) => error,

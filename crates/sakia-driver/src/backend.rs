@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, SignalMask, Sqe};
 
 use crate::call::{Call, Request};
 use crate::counters::{KindCounters, OpKind};
@@ -63,6 +63,8 @@ pub struct Features {
     /// first. The promise does not cover reading a directory, because the gaps between its records count as
     /// read.
     pub fills_what_it_reports: bool,
+    /// [`enter`](Backend::enter) takes a signal mask.
+    pub masks_signals: bool,
     /// The backend takes multishot receives for [`Destination::Readiness`].
     pub readiness: bool,
     /// Operations that were given to threads are beside the queue, and must be canceled there.
@@ -92,6 +94,7 @@ impl Features {
             takes: Takes::Entries,
             plain_calls: false,
             fills_what_it_reports: false,
+            masks_signals: false,
             readiness: false,
             lanes_apart: false,
             may_lack_workers: false,
@@ -214,9 +217,18 @@ pub unsafe trait Backend: Any {
     /// `min_complete` completions are ready to be reaped or `timeout` has passed. May return earlier with
     /// fewer, for example after a signal.
     ///
+    /// `signals` is the signal mask of the calling thread while it sleeps here, set in one step with falling
+    /// asleep. Signals that it lets through are handled then, and end the sleep, and the thread has its own
+    /// mask otherwise. There is one only if the features say [`masks_signals`](Features::masks_signals).
+    ///
     /// # Errors
     /// See the trait.
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered>;
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
+    ) -> io::Result<Entered>;
 
     /// Returns the number of completions ready to be reaped.
     fn cq_ready(&self) -> u32;

@@ -48,6 +48,7 @@ use self::end::Keeper;
 use self::inline::{Abilities, Inline};
 use self::plain::PlainCalls;
 use self::submit::Enters;
+pub(crate) use self::submit::OwnMask;
 pub use self::submit::Wait;
 use self::watch::Watcher;
 pub use self::watch::{Overdue, PlainCall, WatchLimits};

@@ -11,12 +11,15 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::time::Duration;
 
+use sakia_ring::SignalMask;
+
 use crate::auto::Auto;
 use crate::backend::{Backend, RemoteWake};
-use crate::core::{Attention, Core, Phase, Wait};
+use crate::core::{Attention, Core, OwnMask, Phase, Wait};
 use crate::decide::Mounts;
 use crate::fd::{Fd, Table};
 use crate::handle::{Handle, Shared};
+use crate::sys;
 use crate::uring::Uring;
 
 /// The time for which a dropped driver waits for the kernel to give memory back.
@@ -179,6 +182,32 @@ impl Driver {
             self.handle.shared.settle();
         }
         result
+    }
+
+    /// As [`turn`](Driver::turn), with this signal mask while the thread sleeps. A turn that does not sleep, or
+    /// that may have done something before a signal came, handles the pending signals that the mask lets
+    /// through at its end.
+    ///
+    /// # Errors
+    /// As for `turn`. [`Unsupported`](io::ErrorKind::Unsupported): the backend cannot do it.
+    #[cold]
+    pub(crate) fn turn_with_signals(&self, wait: Wait, mask: &SignalMask) -> io::Result<u32> {
+        let mut core = self.handle.shared.core.borrow_mut();
+        core.set_up()?;
+        core.check_masks()?;
+        let waits = core.counters.waits;
+        let result = core.take_rare_turn(wait, mask);
+        let has_slept = core.counters.waits != waits;
+        let is_unsettled = core.is_unsettled();
+        drop(core);
+        if is_unsettled {
+            self.handle.shared.settle();
+        }
+        let came = result?;
+        if came > 0 || !has_slept {
+            sys::handle_signals(mask)?;
+        }
+        Ok(came)
     }
 
     /// Returns a cheap check whether [`wants_turn`](Driver::wants_turn) is worth a call.
@@ -419,7 +448,7 @@ impl Driver {
             done.append(&mut core.outbox.done);
             answered.append(&mut core.outbox.answered);
             let wait = Wait::For(left.min(ask_again - now));
-            let turn = catch_unwind(AssertUnwindSafe(|| core.take_rare_turn(wait)));
+            let turn = catch_unwind(AssertUnwindSafe(|| core.take_rare_turn(wait, OwnMask)));
             drop(core);
             settle();
             match turn {

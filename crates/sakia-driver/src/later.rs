@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::thread::futex;
-use sakia_ring::{Builder, Cqe, Entered, Position, Process, Sqe};
+use sakia_ring::{Builder, Cqe, Entered, Position, Process, SignalMask, Sqe};
 
 use crate::auto::{Auto, Choice, Policy};
 use crate::backend::{Backend, Calls, Features, RemoteWake, Takes};
@@ -141,7 +141,12 @@ unsafe impl Backend for Later {
         self.check_process()
     }
 
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        _: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
         self.check_process()?;
         if min_complete > 0 {
             self.wake.sleep(timeout)?;

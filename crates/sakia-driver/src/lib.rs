@@ -163,7 +163,7 @@ pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
 pub use path_calls::PathCalls;
 pub use request::{Buffer, FileHandle, Foreign, Outcome, Request, Target, Value};
-pub use sakia_ring::CURRENT_POSITION;
+pub use sakia_ring::{CURRENT_POSITION, SignalMask};
 pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;
 #[doc(hidden)] // for `sakia`, which has the same to promise of wakers

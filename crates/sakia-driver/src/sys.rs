@@ -43,7 +43,7 @@ use rustix::fs::Statx;
 use rustix::io::Errno;
 use rustix::net::SendFlags;
 use rustix::thread::Timespec;
-use sakia_ring::{CURRENT_POSITION, IoVec};
+use sakia_ring::{CURRENT_POSITION, IoVec, SignalMask};
 
 pub(crate) use self::abi::open_how as OpenHow;
 
@@ -457,17 +457,56 @@ pub(crate) unsafe fn file_mode(dir: i32, path: u64, flags: u32) -> Result<u32, E
     Ok(u32::from(unsafe { result.assume_init() }.stx_mode))
 }
 
-/// `epoll_pwait2(2)` without a signal mask. Since Linux 5.11.
+/// `epoll_pwait2(2)`. Since Linux 5.11.
 pub(crate) fn epoll_pwait2(
     epoll: BorrowedFd<'_>,
     events: &mut [MaybeUninit<Event>],
     timeout: &Timespec,
+    signals: Option<&SignalMask>,
 ) -> Result<usize, Errno> {
+    let (place, room) = (events.as_mut_ptr() as usize, events.len());
     let timeout = &raw const *timeout as usize;
+    let signals = signals.map_or(ptr::null(), ptr::from_ref) as usize;
     let args =
-        [register(epoll.as_raw_fd()), events.as_mut_ptr() as usize, events.len(), timeout, 0, 0];
-    // SAFETY: the kernel fills at most as many events as there are, and reads the time.
+        [register(epoll.as_raw_fd()), place, room, timeout, signals, size_of::<SignalMask>()];
+    // SAFETY: the kernel fills at most as many events as there are, and reads the time, and the mask if there
+    // is one.
     unsafe { syscall(abi::__NR_epoll_pwait2, args) }
+}
+
+/// `epoll_pwait(2)`, for whole milliseconds or without end.
+pub(crate) fn epoll_pwait(
+    epoll: BorrowedFd<'_>,
+    events: &mut [MaybeUninit<Event>],
+    timeout: Option<Duration>,
+    signals: &SignalMask,
+) -> Result<usize, Errno> {
+    let (place, room) = (events.as_mut_ptr() as usize, events.len());
+    let millis = timeout.map_or(-1, |timeout| timeout.as_millis().min(i32::MAX as u128) as i32);
+    let signals = ptr::from_ref(signals) as usize;
+    let args = [
+        register(epoll.as_raw_fd()),
+        place,
+        room,
+        register(millis),
+        signals,
+        size_of::<SignalMask>(),
+    ];
+    // SAFETY: the kernel fills at most as many events as there are, and reads the mask.
+    unsafe { syscall(abi::__NR_epoll_pwait, args) }
+}
+
+/// Handles the pending signals that a mask lets through: `ppoll(2)` of no descriptor, which does not sleep.
+pub(crate) fn handle_signals(mask: &SignalMask) -> Result<(), Errno> {
+    let mut timeout = Timespec::default();
+    let (time, mask) = (&raw mut timeout as usize, ptr::from_ref(mask) as usize);
+    let args = [0, 0, time, mask, size_of::<SignalMask>(), 0];
+    // SAFETY: the kernel reads the time and the mask, and may write to the time, which is ours; there are no
+    // descriptors.
+    match unsafe { shared_syscall(abi::__NR_ppoll, args) } {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// The kernel's form of a duration. More than a century is as good as for ever.

@@ -14,7 +14,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use sakia_ring::{
     BufRing, Builder, Cqe, Entered, Host, IoVec, Kernel, Opcode, Position, Probe, Process, Ring,
-    SetupError, Sqe, Timespec, send_message,
+    SetupError, SignalMask, Sqe, Timespec, send_message,
 };
 
 use self::files::Files;
@@ -215,6 +215,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         Features {
             // Threads and plain calls act on the files of this machine.
             plain_calls: is_kernel,
+            masks_signals: self.ring.host().masks_signals(),
             readiness: is_kernel,
             lanes_apart: is_kernel,
             may_lack_workers: is_kernel,
@@ -258,14 +259,19 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     }
 
     #[inline(always)]
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
         if self.polls_wake && !self.is_wake_armed {
             self.arm_wake();
         }
         if self.lanes.is_some() {
-            return self.enter_with_lanes(min_complete, timeout);
+            return self.enter_with_lanes(min_complete, timeout, signals);
         }
-        self.ring.enter(min_complete, timeout)
+        self.enter_ring(min_complete, timeout, signals)
     }
 
     unsafe fn push_call(
@@ -449,6 +455,20 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 }
 
 impl<H: Host + 'static> Uring<H> {
+    /// As [`enter`](Backend::enter), without lanes.
+    #[inline(always)]
+    fn enter_ring(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
+        match signals {
+            None => self.ring.enter(min_complete, timeout),
+            Some(mask) => self.ring.enter_with_signals(min_complete, timeout, mask),
+        }
+    }
+
     /// Returns the lanes, and makes them at the first call.
     #[cold]
     fn lanes(&mut self) -> Result<&mut Lanes, Errno> {
@@ -485,9 +505,10 @@ impl<H: Host + 'static> Uring<H> {
         &mut self,
         min_complete: u32,
         timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
     ) -> io::Result<Entered> {
         let Some(lanes) = &mut self.lanes else {
-            return self.ring.enter(min_complete, timeout);
+            return self.enter_ring(min_complete, timeout, signals);
         };
         lanes.epoll.collect();
         lanes.is_fresh.set(true);
@@ -509,7 +530,9 @@ impl<H: Host + 'static> Uring<H> {
         }
         let may_sleep = min_complete > 0 && if watches { lanes.is_watched } else { lanes.is_armed };
         let sleeps = may_sleep && is_idle && lanes.epoll.park();
-        let entered = if sleeps || min_complete == 0 {
+        let entered = if let Some(mask) = signals.filter(|_| sleeps) {
+            self.ring.enter_with_signals(min_complete, timeout, mask)
+        } else if sleeps || min_complete == 0 {
             self.ring.enter(min_complete, timeout)
         } else if self.ring.sq_pending() > 0 || self.ring.needs_enter() {
             self.ring.enter(0, None)

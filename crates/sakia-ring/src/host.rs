@@ -37,6 +37,14 @@ pub unsafe trait Host {
         false
     }
 
+    /// Returns whether [`enter`](Host::enter) takes the signal mask of its argument, for the calling thread: it
+    /// is in force while the call sleeps, and at no other time. A host that makes the call elsewhere keeps the
+    /// default.
+    #[inline(always)]
+    fn masks_signals(&self) -> bool {
+        false
+    }
+
     /// Creates a ring of `entries` submission entries as `params` asks, and writes the granted values to it,
     /// as `io_uring_setup(2)`.
     ///
@@ -127,6 +135,11 @@ pub struct Kernel;
 unsafe impl Host for Kernel {
     #[inline(always)]
     fn fills_what_it_reports(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn masks_signals(&self) -> bool {
         true
     }
 

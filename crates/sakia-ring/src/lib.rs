@@ -34,6 +34,7 @@
 //! - [`Builder`] finds the best ring that the kernel grants, by trying, and records each refused feature
 //!   ([`SetupReport`]).
 //! - [`Ring`] belongs to one thread; a [`DisabledRing`] can be sent to it.
+//! - [`SignalMask`] is the set of signals that a wait blocks.
 //! - [`BufRing`] is a queue of buffers that the kernel picks from.
 //! - [`Host`] makes the system calls, so that an embedder can replace them.
 //! - [`CancelTarget`], [`Probe`], [`IowqMaxWorkers`] and others are for methods of [`Ring`] that register.
@@ -46,6 +47,7 @@ mod register;
 mod ring;
 mod setup;
 mod shared;
+mod signal_mask;
 mod sqe;
 mod sys;
 mod wait;
@@ -57,6 +59,7 @@ pub use host::{Host, Kernel};
 pub use register::{CancelTarget, IoVec, IowqMaxWorkers, Probe, send_message};
 pub use ring::{DisabledRing, Entered, Position, Ring};
 pub use setup::{Builder, Restriction, SetupError, SetupReport, SetupStep, disabled_sysctl};
+pub use signal_mask::SignalMask;
 pub use sqe::{AT_FDCWD, CURRENT_POSITION, Opcode, Sqe, sqe_flags};
 pub use sys::{PAGE_BYTES_MAX, Params, system_call};
 pub use wait::Timespec;

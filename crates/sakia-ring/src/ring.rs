@@ -28,6 +28,7 @@ use crate::fork::{Sentinel, forked_error};
 use crate::host::{Host, Kernel, raw};
 use crate::setup::{Builder, Patience, SetupError, SetupReport};
 use crate::shared::Queues;
+use crate::signal_mask::SignalMask;
 use crate::sqe::Sqe;
 use crate::sys::{self, io_uring_register_op as register_op};
 use crate::wait::{WaitRegion, timespec};
@@ -422,6 +423,59 @@ impl<H: Host> Ring<H> {
         };
         let flags = flags | sys::IORING_ENTER_EXT_ARG;
         // SAFETY: as above; the argument and the time it points to outlive the call.
+        unsafe { self.call(min_complete, flags, (&raw const arg).cast(), size_of_val(&arg)) }
+    }
+
+    /// As [`enter`](Ring::enter), with another signal mask while the thread sleeps: as `ppoll(2)`, the call
+    /// sets the mask and falls asleep in one step, so that it misses no signal. A signal that the mask lets
+    /// through ends the sleep, after its handler has run. If the call need not sleep, signals are left alone.
+    ///
+    /// # Errors
+    /// As [`enter`](Ring::enter). `EOPNOTSUPP`: the host cannot do it ([`Host::masks_signals`]); nothing was
+    /// submitted.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use sakia_ring::{Ring, SignalMask};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut ring = Ring::builder().build()?;
+    /// // What the program blocks otherwise.
+    /// let blocked = SignalMask::of_thread()?;
+    /// let mask = blocked.without([libc::SIGTERM])?;
+    /// let entered = ring.enter_with_signals(1, Some(Duration::from_millis(1)), &mask)?;
+    /// assert!(entered.timed_out, "there is nothing to complete, and no signal came");
+    /// assert_eq!(SignalMask::of_thread()?, blocked);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Kernel
+    /// 6.1. Source: `io_uring_enter(2)`, `EXT_ARG`.
+    #[cold]
+    pub fn enter_with_signals(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        mask: &SignalMask,
+    ) -> io::Result<Entered> {
+        self.parts.check_process()?;
+        if !self.parts.host.masks_signals() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        let ts = timeout.map(timespec);
+        let ts = ts.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let arg = sys::io_uring_getevents_arg {
+            sigmask: ptr::from_ref(mask).expose_provenance() as u64,
+            sigmask_sz: size_of_val(mask) as u32,
+            min_wait_usec: 0,
+            ts: ts.expose_provenance() as u64,
+        };
+        let flags = self.wait_flags | sys::IORING_ENTER_EXT_ARG;
+        // SAFETY: `push` got the promise that the entries' memory stays valid. The argument, the mask and the
+        // time outlive the call, which only reads them.
         unsafe { self.call(min_complete, flags, (&raw const arg).cast(), size_of_val(&arg)) }
     }
 

@@ -13,7 +13,7 @@ use std::arch::asm;
 use std::io;
 
 pub(crate) use linux_raw_sys::general::{
-    __NR_io_uring_enter, __NR_io_uring_register, __NR_io_uring_setup,
+    __NR_io_uring_enter, __NR_io_uring_register, __NR_io_uring_setup, __NR_rt_sigprocmask,
 };
 pub(crate) use linux_raw_sys::io_uring::*;
 

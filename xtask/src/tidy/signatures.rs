@@ -36,7 +36,7 @@ const RECORDS: &[&str] =
     &["Call", "IoVec", "Message", "Params", "Request", "Sqe", "iovec", "msghdr"];
 
 /// Names of an `i32` that is no descriptor.
-const PLAIN: &[&str] = &["errno", "res", "result"];
+const PLAIN: &[&str] = &["errno", "res", "result", "signal", "signals"];
 
 /// Names of a `u32` that is a descriptor.
 const DESCRIPTORS: &[&str] = &["descriptor", "dir", "epoll", "fd", "raw", "ring"];

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, SignalMask, Sqe};
 
 use super::plain::PlainCalls;
 use super::{Core, Phase};
@@ -63,7 +63,12 @@ unsafe impl Backend for Stopped {
         Ok(())
     }
 
-    fn enter(&mut self, _: u32, _: Option<Duration>) -> io::Result<Entered> {
+    fn enter(
+        &mut self,
+        _: u32,
+        _: Option<Duration>,
+        _: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
         Err(Errno::CANCELED.into())
     }
 

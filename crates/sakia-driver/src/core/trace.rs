@@ -9,6 +9,7 @@ use std::io;
 
 use sakia_trace::{EventType, Name, Queued, StaticName, is_on, is_watched, record};
 
+use super::submit::SleepMask;
 use super::{Core, Phase, Wait};
 use crate::backend::Backend;
 use crate::call::{Buffers, Call, Transfer};
@@ -201,14 +202,14 @@ impl Core {
     /// without a recording has one test instead of two.
     #[cold]
     #[inline(never)]
-    pub(super) fn recorded_turn(&mut self, wait: Wait) -> io::Result<u32> {
+    pub(super) fn recorded_turn(&mut self, wait: Wait, mask: impl SleepMask) -> io::Result<u32> {
         if self.phase == Phase::Stopped {
             return Ok(0);
         }
         let pending = u64::from(self.backend.sq_pending());
         let may_sleep = wait != Wait::Poll;
         record(EventType::TurnBegin, pending, self.in_flight.into(), may_sleep.into());
-        let result = self.rare_turn(wait);
+        let result = self.rare_turn(wait, mask);
         let finished = result.as_ref().map_or(0, |&count| count);
         record(EventType::TurnEnd, finished.into(), 0, 0);
         result

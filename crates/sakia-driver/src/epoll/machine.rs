@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use rustix::event::PollFlags;
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered};
+use sakia_ring::{Cqe, Entered, SignalMask};
 
 use super::flights::{Flight, Flights, Stage};
 use super::inbox::Inbox;
@@ -121,7 +121,7 @@ impl Machine {
     pub(super) fn quiet(&mut self) {
         // A signal means that there was no event.
         let mut looked = 0;
-        while let Ok(count) = self.wait(Sleep::No) {
+        while let Ok(count) = self.wait(Sleep::No, None) {
             looked += count;
             if self.has_seen_all(looked) {
                 break;
@@ -146,6 +146,7 @@ impl Machine {
         &mut self,
         min_complete: u32,
         timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
     ) -> io::Result<Entered> {
         let consumed = self.submit();
         self.keep_house();
@@ -168,7 +169,7 @@ impl Machine {
             if matches!(sleep, Sleep::Until(_)) && !self.inbox.park() {
                 continue;
             }
-            match self.wait(sleep) {
+            match self.wait(sleep, signals.filter(|_| !matches!(sleep, Sleep::No))) {
                 Ok(count) => {
                     looked += count;
                     has_looked |= self.has_seen_all(looked);
@@ -226,10 +227,10 @@ impl Machine {
     }
 
     /// Waits for events, unless some are left, and handles a batch of them. Returns their number.
-    fn wait(&mut self, sleep: Sleep) -> Result<usize, Errno> {
+    fn wait(&mut self, sleep: Sleep, signals: Option<&SignalMask>) -> Result<usize, Errno> {
         let are_old = self.has_events();
         if !are_old {
-            self.sleeper.sleep(self.registry.epoll(), sleep)?;
+            self.sleeper.sleep(self.registry.epoll(), sleep, signals)?;
         }
         let mut count = 0;
         self.received = 0;
@@ -318,7 +319,7 @@ impl Machine {
     /// Handles events of the set without waiting for any.
     pub(super) fn look(&mut self) {
         // A signal means that there was no event.
-        let _ = self.wait(Sleep::No);
+        let _ = self.wait(Sleep::No, None);
         self.queue.flush_overflow();
     }
 

@@ -70,7 +70,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Position, Process, Sqe};
+use sakia_ring::{Cqe, Entered, Position, Process, SignalMask, Sqe};
 
 use self::inbox::Inbox;
 use self::lanes::Limits;
@@ -359,6 +359,7 @@ unsafe impl Backend for Epoll {
             takes: Takes::Calls,
             plain_calls: true,
             fills_what_it_reports: true,
+            masks_signals: true,
             ..Features::new(queue.sq_entries(), queue.cq_entries())
         }
     }
@@ -409,10 +410,15 @@ unsafe impl Backend for Epoll {
         Ok(())
     }
 
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
         self.check_process()?;
         self.is_fresh.set(true);
-        self.machine.enter(min_complete, timeout)
+        self.machine.enter(min_complete, timeout, signals)
     }
 
     fn cq_ready(&self) -> u32 {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll::{self, Event, EventFlags};
 use rustix::io::Errno;
+use sakia_ring::SignalMask;
 
 use crate::sys::{self, timespec};
 
@@ -56,12 +57,18 @@ impl Sleeper {
         self.events.len()
     }
 
-    /// Waits for events, in place of those of the last sleep. Returns their number.
+    /// Waits for events, in place of those of the last sleep, with this signal mask while it sleeps. Returns
+    /// their number.
     ///
     /// # Errors
     /// `EINTR`: a signal came first.
     #[inline(always)]
-    pub(super) fn sleep(&mut self, epoll: BorrowedFd<'_>, sleep: Sleep) -> Result<usize, Errno> {
+    pub(super) fn sleep(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        sleep: Sleep,
+        signals: Option<&SignalMask>,
+    ) -> Result<usize, Errno> {
         self.events.clear();
         self.taken = 0;
         let timeout = match sleep {
@@ -72,14 +79,18 @@ impl Sleeper {
         };
         let is_fine = timeout.is_some_and(|time| time.subsec_nanos() % NANOS_PER_MILLI != 0);
         if let Some(timeout) = timeout.filter(|_| is_fine && self.has_pwait2) {
-            match self.sleep_precisely(epoll, timeout) {
+            match self.sleep_precisely(epoll, timeout, signals) {
                 // Before Linux 5.11, or with a seccomp filter older than that.
                 Err(Errno::NOSYS | Errno::PERM) => self.has_pwait2 = false,
                 result => return result,
             }
         }
         // Whole milliseconds, not less than the timeout.
-        let timeout = timeout.map(|timeout| timespec(whole_millis(timeout)));
+        let timeout = timeout.map(whole_millis);
+        if let Some(signals) = signals {
+            return self.sleep_with_signals(epoll, timeout, signals);
+        }
+        let timeout = timeout.map(timespec);
         epoll::wait(epoll, rustix::buffer::spare_capacity(&mut self.events), timeout.as_ref())
     }
 
@@ -87,9 +98,25 @@ impl Sleeper {
         &mut self,
         epoll: BorrowedFd<'_>,
         timeout: Duration,
+        signals: Option<&SignalMask>,
     ) -> Result<usize, Errno> {
         let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
-        let count = sys::epoll_pwait2(epoll, spare, &timespec(timeout))?;
+        let count = sys::epoll_pwait2(epoll, spare, &timespec(timeout), signals)?;
+        // SAFETY: the kernel has filled this number of events, at most the capacity.
+        unsafe { self.events.set_len(count) };
+        Ok(count)
+    }
+
+    /// Sleeps for whole milliseconds, or without end.
+    #[cold]
+    fn sleep_with_signals(
+        &mut self,
+        epoll: BorrowedFd<'_>,
+        timeout: Option<Duration>,
+        signals: &SignalMask,
+    ) -> Result<usize, Errno> {
+        let spare = &mut self.events.spare_capacity_mut()[..EVENTS];
+        let count = sys::epoll_pwait(epoll, spare, timeout, signals)?;
         // SAFETY: the kernel has filled this number of events, at most the capacity.
         unsafe { self.events.set_len(count) };
         Ok(count)

@@ -12,6 +12,8 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
+use sakia_ring::SignalMask;
+
 pub use self::requests::{Requests, Ticket};
 pub use self::waker::LoopWaker;
 use crate::auto::{Auto, Choice};
@@ -335,16 +337,59 @@ impl Loop {
     /// See [`Loop`](Loop#examples).
     #[inline]
     pub fn wait(&mut self, wait: Wait) -> io::Result<usize> {
-        if self.is_polled || !self.requests.is_wake_armed() {
-            self.prepare_turn();
-        }
-        let is_woken = self.requests.signal().is_raised();
-        let wait = if is_woken || self.requests.ready() > 0 { Wait::Poll } else { wait };
+        let wait = self.begin_wait(wait);
         self.driver.turn(wait)?;
-        if self.requests.signal().is_raised() {
-            self.requests.note_wake(self.is_polled);
-        }
-        Ok(self.requests.ready())
+        Ok(self.end_wait())
+    }
+
+    /// As [`wait`](Loop::wait), with another signal mask while the thread sleeps, as `ppoll(2)`: for a program
+    /// that blocks its signals, so that their handlers run within its waits and nowhere else. The kernel sets
+    /// the mask and puts the thread to sleep in one step. So no signal is missed between a look at what a
+    /// handler has noted and the sleep.
+    ///
+    /// A signal that the mask lets through ends the wait, perhaps without an outcome, after its handler has
+    /// run; one that was pending before ends it at once. A wait that need not sleep handles pending signals,
+    /// too, so a busy loop does not put them off. Signals that the mask blocks stay pending.
+    ///
+    /// Costs a further system call if it brings an outcome or does not sleep.
+    ///
+    /// # Errors
+    /// As [`wait`](Loop::wait). [`Unsupported`](io::ErrorKind::Unsupported): the driver's backend, or the host
+    /// of its ring, cannot do it, as the simulated kernel; nothing was submitted.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{Loop, SignalMask, Wait};
+    ///
+    /// # fn block(signal: libc::c_int) {
+    /// #     unsafe {
+    /// #         let mut set = std::mem::zeroed();
+    /// #         libc::sigaddset(&mut set, signal);
+    /// #         libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+    /// #     }
+    /// # }
+    /// # fn has_asked_to_end() -> bool { true }
+    /// let mut ring = Loop::new()?;
+    /// block(libc::SIGTERM); // its handler sets a flag
+    /// let mask = SignalMask::of_thread()?.without([libc::SIGTERM])?;
+    /// while !has_asked_to_end() {
+    ///     // A signal that comes here stays pending, and ends the wait.
+    ///     ring.wait_with_signals(Wait::Forever, &mask)?;
+    ///     while let Some(outcome) = ring.take() {
+    ///         println!("{outcome:?}");
+    ///     }
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
+    ///
+    /// # Kernel
+    /// On epoll 4.18; the timeout is in whole milliseconds, rounded up, before 5.11.
+    #[doc(alias = "ppoll")]
+    #[doc(alias = "epoll_pwait")]
+    pub fn wait_with_signals(&mut self, wait: Wait, mask: &SignalMask) -> io::Result<usize> {
+        let wait = self.begin_wait(wait);
+        self.driver.turn_with_signals(wait, mask)?;
+        Ok(self.end_wait())
     }
 
     /// Requests that a request be canceled. Its outcome comes in any case: its value, if it was quicker, or
@@ -434,6 +479,25 @@ impl Loop {
         let leaked = self.driver.end_requests(limit);
         self.requests.end();
         RequestsEnd { leaked }
+    }
+
+    /// Does what is due before a wait, and returns how long it may sleep.
+    #[inline(always)]
+    fn begin_wait(&mut self, wait: Wait) -> Wait {
+        if self.is_polled || !self.requests.is_wake_armed() {
+            self.prepare_turn();
+        }
+        let is_woken = self.requests.signal().is_raised();
+        if is_woken || self.requests.ready() > 0 { Wait::Poll } else { wait }
+    }
+
+    /// Takes wakes that have come. Returns the number of outcomes to take.
+    #[inline(always)]
+    fn end_wait(&mut self) -> usize {
+        if self.requests.signal().is_raised() {
+            self.requests.note_wake(self.is_polled);
+        }
+        self.requests.ready()
     }
 
     /// Does what is rarely due before a turn.

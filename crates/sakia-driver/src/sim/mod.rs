@@ -109,7 +109,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_ring::{Cqe, Entered, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Position, SignalMask, Sqe};
 
 pub use self::buffer::SimBuf;
 pub use self::disk::Disk;
@@ -512,7 +512,12 @@ unsafe impl Backend for Sim {
         self.machine.borrow_mut().submit()
     }
 
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        _: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
         self.machine.borrow_mut().enter(min_complete, timeout)
     }
 

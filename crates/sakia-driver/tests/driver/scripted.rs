@@ -16,7 +16,7 @@ use sakia_driver::{
     Attempt, Backend, CallMode, Calls, Destination, Driver, Fd, Features, FileFacts, FileKind,
     OpKind, StatxResult, Takes, Wait,
 };
-use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, CqeFlags, Entered, Opcode, Position, SignalMask, Sqe};
 
 /// The flag of a completion that will be followed by others.
 pub const MORE: CqeFlags = CqeFlags(2);
@@ -366,7 +366,12 @@ unsafe impl Backend for Scripted {
         self.stage.state().consume().map(|_| ())
     }
 
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        _: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
         let mut state = self.stage.state();
         state.awaited.push(min_complete);
         let consumed = state.consume()?;

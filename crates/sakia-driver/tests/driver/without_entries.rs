@@ -16,7 +16,7 @@ use sakia_driver::{
     Lane, Op, OpKind, Operation, Rule, Rules, SetTime, SocketType, SpliceFlags, StatxResult, Uring,
     Wait, WholeFile,
 };
-use sakia_ring::{Cqe, Entered, Opcode, Position, Sqe};
+use sakia_ring::{Cqe, Entered, Opcode, Position, SignalMask, Sqe};
 
 use crate::hosts::rigged;
 use crate::support::errno;
@@ -50,8 +50,13 @@ unsafe impl Backend for Ringlike {
         self.0.submit()
     }
 
-    fn enter(&mut self, min_complete: u32, timeout: Option<Duration>) -> io::Result<Entered> {
-        self.0.enter(min_complete, timeout)
+    fn enter(
+        &mut self,
+        min_complete: u32,
+        timeout: Option<Duration>,
+        signals: Option<&SignalMask>,
+    ) -> io::Result<Entered> {
+        self.0.enter(min_complete, timeout, signals)
     }
 
     fn cq_ready(&self) -> u32 {

@@ -200,7 +200,7 @@ fn small_queues_overflow_without_loss_and_in_order() {
     for (_, writer) in &pipes {
         rustix::io::write(writer, b"x").unwrap();
     }
-    test.epoll.enter(2, Some(PATIENCE)).unwrap();
+    test.epoll.enter(2, Some(PATIENCE), None).unwrap();
     assert_eq!(test.epoll.cq_ready(), 2);
     assert!(test.epoll.is_overflowing() && test.epoll.needs_enter());
     let mut all = test.reap();

@@ -51,7 +51,7 @@ fn look(test: &mut Loop, idle: &mut Loop, position: sakia_ring::Position) -> i32
         pushed.is_none(),
         !epoll.make_nop(position, 1),
         epoll.submit().is_err(),
-        epoll.enter(1, None).is_err(),
+        epoll.enter(1, None, None).is_err(),
         epoll.cq_ready() == 0,
         epoll.reap(&mut [Cqe::default(); 4]) == 0,
         !epoll.needs_enter(),

@@ -50,7 +50,7 @@ fn a_sleep_without_jobs_is_not_interrupted_to_look_after_them() {
     let mut test = Loop::new();
     let before = sys::voluntary_switches();
     for _ in 0..20 {
-        test.epoll.enter(1, Some(Duration::from_millis(20))).unwrap();
+        test.epoll.enter(1, Some(Duration::from_millis(20)), None).unwrap();
     }
     // Each sleep needs one wake; it would need two if it began with a check for jobs.
     let switches = sys::voluntary_switches() - before;

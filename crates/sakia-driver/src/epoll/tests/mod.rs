@@ -169,7 +169,7 @@ impl Loop {
         while (all.len() as u32) < min_complete {
             assert!(watch.elapsed() < PATIENCE, "waited in vain; so far {all:?}");
             let left = min_complete - all.len() as u32;
-            self.epoll.enter(left, Some(PATIENCE)).unwrap();
+            self.epoll.enter(left, Some(PATIENCE), None).unwrap();
             all.extend(self.reap());
         }
         all
@@ -178,7 +178,7 @@ impl Loop {
     /// Enters to finish operations that are ready now.
     #[track_caller]
     fn turn(&mut self) -> Vec<(u64, i32)> {
-        self.epoll.enter(0, Some(Duration::ZERO)).unwrap();
+        self.epoll.enter(0, Some(Duration::ZERO), None).unwrap();
         self.reap()
     }
 
@@ -188,7 +188,7 @@ impl Loop {
         let watch = Instant::now();
         while !is_done(self) {
             assert!(watch.elapsed() < PATIENCE, "waited in vain");
-            self.epoll.enter(1, Some(Duration::from_millis(1))).unwrap();
+            self.epoll.enter(1, Some(Duration::from_millis(1)), None).unwrap();
         }
     }
 

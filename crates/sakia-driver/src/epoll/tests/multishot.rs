@@ -63,7 +63,7 @@ impl Loop {
         let mut all = Vec::new();
         while all.len() < count {
             assert!(watch.elapsed() < PATIENCE, "waited in vain; so far {all:?}");
-            self.epoll.enter(1, Some(PATIENCE)).unwrap();
+            self.epoll.enter(1, Some(PATIENCE), None).unwrap();
             all.extend(self.shots());
         }
         assert!(all.iter().all(|(its, _)| *its == user_data), "{all:?}");
@@ -72,7 +72,7 @@ impl Loop {
 
     /// Checks for operations that are ready now.
     fn turn_shots(&mut self) -> Vec<(u64, Shot)> {
-        self.epoll.enter(0, Some(Duration::ZERO)).unwrap();
+        self.epoll.enter(0, Some(Duration::ZERO), None).unwrap();
         self.shots()
     }
 
@@ -238,7 +238,7 @@ fn a_full_queue_holds_it_up_and_loses_nothing() {
     test.push(1, Sqe::recv_multishot(near.as_raw_fd(), 0, 0));
     let mut ids = Vec::new();
     while ids.len() < 10 {
-        test.epoll.enter(4, Some(Duration::from_millis(1))).unwrap();
+        test.epoll.enter(4, Some(Duration::from_millis(1)), None).unwrap();
         assert!(!test.epoll.is_overflowing() && test.epoll.cq_ready() <= 4);
         ids.extend(test.shots().iter().map(|(_, shot)| shot.2.unwrap()));
     }
@@ -256,7 +256,7 @@ fn the_last_place_in_the_queue_is_used_and_no_more() {
         (0..taken).for_each(|_| test.push(1, Sqe::nop()));
         test.epoll.submit().unwrap();
         test.push(2, Sqe::accept_multishot(listener.as_raw_fd(), 0));
-        test.epoll.enter(0, Some(Duration::ZERO)).unwrap();
+        test.epoll.enter(0, Some(Duration::ZERO), None).unwrap();
         assert_eq!((test.epoll.cq_ready(), test.epoll.is_overflowing()), (ENTRIES, false));
         let shots: Vec<_> = test.shots().into_iter().filter(|(its, _)| *its == 2).collect();
         let shots: Vec<_> = shots.into_iter().map(|(_, shot)| shot).collect();
@@ -354,7 +354,7 @@ fn events_that_are_left_prevent_a_sleep_and_reach_a_foreign_loop() {
     let _pairs = receives(&mut test, 70, 1);
     assert_eq!(test.turn_shots().len(), 32);
     // Nothing else would end this sleep.
-    test.epoll.enter(1, None).unwrap();
+    test.epoll.enter(1, None, None).unwrap();
     assert_eq!(test.shots().len(), 32);
     let pollable = test.epoll.pollable().unwrap();
     let mut polled = [PollFd::new(&pollable, PollFlags::IN)];
@@ -584,7 +584,7 @@ fn receives_of_every_sort_get_all_bytes_in_order() {
                 _ => {}
             }
         }
-        test.epoll.enter(1, Some(Duration::from_millis(50))).unwrap();
+        test.epoll.enter(1, Some(Duration::from_millis(50)), None).unwrap();
         for (user_data, (res, has_more, buffer)) in test.shots() {
             let is_its =
                 |stream: &&mut Stream| stream.current.is_some_and(|its| its.0 == user_data);

@@ -166,7 +166,7 @@ fn a_stuck_open_is_found_once() {
         found.iter().filter(its).count()
     };
     while count(&found, 7) == 0 {
-        test.epoll.enter(1, Some(next.unwrap_or(LIMIT))).unwrap();
+        test.epoll.enter(1, Some(next.unwrap_or(LIMIT)), None).unwrap();
         next = test.epoll.find_stuck(LIMIT, &mut found);
     }
     let stuck = *found.last().unwrap();
@@ -180,7 +180,7 @@ fn a_stuck_open_is_found_once() {
     let lent_too = Lendable::path(&other);
     test.push(8, Sqe::openat(AT_FDCWD, lent_too.ptr(), OFlags::CLOEXEC.bits(), 0));
     while count(&found, 8) == 0 {
-        test.epoll.enter(1, Some(LIMIT)).unwrap();
+        test.epoll.enter(1, Some(LIMIT), None).unwrap();
         test.epoll.find_stuck(LIMIT, &mut found);
     }
     assert_eq!((count(&found, 7), count(&found, 8)), (1, 1), "once is enough");

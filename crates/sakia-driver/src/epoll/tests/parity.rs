@@ -231,7 +231,7 @@ fn results(ring: &mut Uring, stage: &Stage) -> Vec<(&'static str, i32)> {
     for (name, sqe) in cases(stage) {
         // SAFETY: the stage and the leaked vectors are kept until the completion.
         unsafe { ring.push(sqe.user_data(7)) }.unwrap();
-        ring.enter(1, Some(PATIENCE)).unwrap();
+        ring.enter(1, Some(PATIENCE), None).unwrap();
         let mut out = [Cqe::default(); 2];
         assert_eq!(ring.reap(&mut out), 1, "{name}");
         results.push((name, out[0].res));

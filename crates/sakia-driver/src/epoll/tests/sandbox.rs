@@ -61,7 +61,7 @@ fn use_everything() {
         test.push(1, receive(&reader, &back));
         assert_eq!(test.submit(), []);
         for nanos in [1, 999_999, 1_500_000] {
-            let entered = test.epoll.enter(1, Some(Duration::from_nanos(nanos))).unwrap();
+            let entered = test.epoll.enter(1, Some(Duration::from_nanos(nanos)), None).unwrap();
             assert!(entered.timed_out, "{nanos}");
         }
         test.push(2, send(&writer, &out));

@@ -63,17 +63,18 @@ fn a_timeout_is_told_when_there_is_nothing_else_to_tell() {
     let mut test = Loop::new();
     let (reader, writer) = pipe();
     let buffer = Lendable::zeroed(1);
-    let mut enter = |min, nanos| test.epoll.enter(min, Some(Duration::from_nanos(nanos))).unwrap();
+    let mut enter =
+        |min, nanos| test.epoll.enter(min, Some(Duration::from_nanos(nanos)), None).unwrap();
     for nanos in [0, 1, 999_999, 1_000_000, 1_000_001] {
         let entered = enter(1, nanos);
         assert_eq!((entered.consumed, entered.timed_out), (0, true), "{nanos}");
     }
     assert!(!enter(0, 0).timed_out, "nothing was waited for");
     test.push(1, receive(&reader, &buffer));
-    let entered = test.epoll.enter(1, Some(Duration::from_micros(1))).unwrap();
+    let entered = test.epoll.enter(1, Some(Duration::from_micros(1)), None).unwrap();
     assert_eq!((entered.consumed, entered.timed_out), (1, false));
     rustix::io::write(&writer, b"x").unwrap();
-    let entered = test.epoll.enter(2, Some(Duration::from_micros(1))).unwrap();
+    let entered = test.epoll.enter(2, Some(Duration::from_micros(1)), None).unwrap();
     assert!(!entered.timed_out, "a completion is there");
     assert_eq!(test.reap(), [(1, 1)]);
 }
@@ -85,7 +86,7 @@ fn endless_timeouts_are_no_timeouts() {
     for timeout in [Some(Duration::MAX), Some(Duration::from_secs(u64::MAX / 2)), None] {
         let wake = wake.clone();
         let waker = thread::spawn(move || wake.wake());
-        let entered = test.epoll.enter(1, timeout).unwrap();
+        let entered = test.epoll.enter(1, timeout, None).unwrap();
         assert!(!entered.timed_out);
         waker.join().unwrap();
     }
@@ -97,7 +98,7 @@ fn a_wake_ends_the_sleep_of_now_or_the_next_one() {
     let wake = test.epoll.wake_handle();
     wake.wake();
     wake.wake();
-    assert!(!test.epoll.enter(1, None).unwrap().timed_out);
+    assert!(!test.epoll.enter(1, None, None).unwrap().timed_out);
     let barrier = Arc::new(Barrier::new(2));
     let waker = {
         let barrier = Arc::clone(&barrier);
@@ -111,7 +112,7 @@ fn a_wake_ends_the_sleep_of_now_or_the_next_one() {
     for _ in 0..2000 {
         barrier.wait();
         // Hangs if a wake is lost.
-        test.epoll.enter(1, None).unwrap();
+        test.epoll.enter(1, None, None).unwrap();
     }
     waker.join().unwrap();
 }
@@ -130,18 +131,18 @@ fn a_signal_is_an_error_only_when_there_is_nothing_to_tell() {
     let (reader, writer) = pipe();
     let buffer = Lendable::zeroed(1);
     let _storm = Storm::new();
-    let error = test.epoll.enter(1, None).unwrap_err();
+    let error = test.epoll.enter(1, None, None).unwrap_err();
     assert_eq!(Errno::from_io_error(&error), Some(Errno::INTR));
     test.push(1, receive(&reader, &buffer));
-    let entered = test.epoll.enter(1, None).unwrap();
+    let entered = test.epoll.enter(1, None, None).unwrap();
     assert_eq!((entered.consumed, entered.timed_out), (1, false));
-    let error = test.epoll.enter(1, None).unwrap_err();
+    let error = test.epoll.enter(1, None, None).unwrap_err();
     assert_eq!(Errno::from_io_error(&error), Some(Errno::INTR));
     rustix::io::write(&writer, b"x").unwrap();
     while test.epoll.cq_ready() == 0 {
-        let _ = test.epoll.enter(1, None);
+        let _ = test.epoll.enter(1, None, None);
     }
-    assert!(test.epoll.enter(2, None).is_ok(), "a completion is there");
+    assert!(test.epoll.enter(2, None, None).is_ok(), "a completion is there");
     assert_eq!(test.reap(), [(1, 1)]);
 }
 
@@ -250,6 +251,6 @@ fn a_foreign_loop_is_told_of_whatever_comes() {
         waker.join().unwrap();
         test.epoll.clear_readiness();
         assert!(!is_readable(none), "{round}: it was taken");
-        assert!(!test.epoll.enter(1, None).unwrap().timed_out, "{round}: and not lost");
+        assert!(!test.epoll.enter(1, None, None).unwrap().timed_out, "{round}: and not lost");
     }
 }

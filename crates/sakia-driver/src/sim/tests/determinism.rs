@@ -33,7 +33,7 @@ fn run(seed: u64, keep_log: bool) -> SimHandle {
         if user_data % 3 == 0 {
             ring.sim.submit().ok();
         } else {
-            ring.sim.enter(1, Some(std::time::Duration::from_micros(50))).ok();
+            ring.sim.enter(1, Some(std::time::Duration::from_micros(50)), None).ok();
         }
         reaped.extend(ring.reap());
     }
@@ -82,7 +82,7 @@ fn keeping_the_text_changes_nothing() {
         let mut sim = Sim::builder(1).keep_log(keep).build();
         // SAFETY: a no-op names no memory.
         assert!(unsafe { sim.push(Sqe::nop()) }.is_some());
-        sim.enter(1, None).unwrap();
+        sim.enter(1, None, None).unwrap();
         (sim.handle().log_hash(), sim.handle().log_text().is_empty())
     };
     assert_eq!(hash(true), (hash(false).0, false));

@@ -24,7 +24,7 @@ fn a_partial_submit_consumes_fewer_and_does_not_wait() {
     }
     ring.handle.script_enter(0, EnterFault::Partial(1));
     ring.handle.script_enter(1, EnterFault::Partial(0));
-    let entered = ring.sim.enter(3, None).unwrap();
+    let entered = ring.sim.enter(3, None, None).unwrap();
     assert_eq!((entered.consumed, entered.timed_out), (1, false));
     assert_eq!(ring.sim.sq_pending(), 2);
     assert_eq!(errno(ring.sim.submit()), Errno::AGAIN.raw_os_error());
@@ -47,7 +47,7 @@ fn an_enter_fails_before_or_after_it_consumed() {
     for (expected, kind) in faults {
         let expected = expected.raw_os_error();
         ring.handle.script_enter(0, EnterFault::Errno(expected));
-        assert_eq!(errno(ring.sim.enter(1, None)), expected);
+        assert_eq!(errno(ring.sim.enter(1, None, None)), expected);
         assert_eq!(ring.handle.injected(kind), 1);
         assert_eq!(ring.sim.sq_pending(), 2);
     }
@@ -70,7 +70,7 @@ fn a_short_queue_overflows_early_but_not_for_whoever_waits() {
     assert_eq!(ring.sim.cq_ready(), 1);
     assert!(ring.sim.is_overflowing());
     ring.handle.script_enter(0, EnterFault::ShortCq(0));
-    ring.sim.enter(2, None).unwrap();
+    ring.sim.enter(2, None, None).unwrap();
     assert_eq!(ring.sim.cq_ready(), 2);
     assert_eq!(ring.reap(), [(0, 0), (1, 0)]);
     assert_eq!(ring.enter(2), [(2, 0), (3, 0)]);
@@ -268,7 +268,7 @@ fn settle(ring: &mut Loop, entries: &[(u64, Sqe)]) -> Vec<i32> {
     let mut results = vec![None; entries.len()];
     let known: BTreeSet<u64> = entries.iter().map(|&(user_data, _)| user_data).collect();
     for _ in 0..10_000 {
-        match ring.sim.enter(1, None) {
+        match ring.sim.enter(1, None, None) {
             Ok(_) => {}
             Err(error) => assert!(
                 [Errno::INTR, Errno::AGAIN, Errno::BUSY]

@@ -126,14 +126,14 @@ impl Loop {
     /// Enters for `min_complete` completions without a timeout.
     #[track_caller]
     pub(super) fn enter(&mut self, min_complete: u32) -> Vec<(u64, i32)> {
-        self.sim.enter(min_complete, None).unwrap();
+        self.sim.enter(min_complete, None, None).unwrap();
         self.reap()
     }
 
     /// Enters to finish operations that are ready now.
     #[track_caller]
     pub(super) fn turn(&mut self) -> Vec<(u64, i32)> {
-        self.sim.enter(256, Some(Duration::ZERO)).unwrap();
+        self.sim.enter(256, Some(Duration::ZERO), None).unwrap();
         self.reap()
     }
 

@@ -52,7 +52,7 @@ impl Loop {
     /// Finishes ready operations. Returns the completions of one operation.
     #[track_caller]
     fn shots(&mut self, user_data: u64) -> Vec<Shot> {
-        self.sim.enter(256, Some(Duration::from_secs(1))).unwrap();
+        self.sim.enter(256, Some(Duration::from_secs(1)), None).unwrap();
         self.reap_shots(user_data)
     }
 
@@ -180,7 +180,7 @@ fn a_full_queue_ends_it_and_loses_nothing() {
     let (near, far) = ring.handle.socket_pair();
     ring.handle.send_peer(far, b"abcd").unwrap();
     ring.push(1, Sqe::recv_multishot(near, 0, 0));
-    ring.sim.enter(2, None).unwrap();
+    ring.sim.enter(2, None, None).unwrap();
     assert!(ring.sim.is_overflowing());
     assert_eq!(ring.reap_shots(1), [(1, true, Some(0)), (1, true, Some(1))]);
     assert_eq!(ring.shots(1), [(1, false, Some(2))]);
@@ -261,7 +261,7 @@ fn stream(builder: SimBuilder, receives: &mut dyn FnMut(u64) -> bool) -> (SimHan
             }
             _ => {}
         }
-        ring.sim.enter(1, Some(Duration::from_micros(50))).ok();
+        ring.sim.enter(1, Some(Duration::from_micros(50)), None).ok();
         let mut out = [Cqe::default(); 8];
         let count = ring.sim.reap(&mut out);
         for cqe in &out[..count] {
@@ -333,7 +333,7 @@ fn a_canceled_one_has_one_last_completion_and_leaves_the_rest() {
         ring.push(2, Sqe::cancel(1));
         let mut all = Vec::new();
         while ring.handle.in_flight() > 0 || ring.sim.sq_pending() > 0 || all.is_empty() {
-            ring.sim.enter(1, Some(Duration::from_millis(1))).unwrap();
+            ring.sim.enter(1, Some(Duration::from_millis(1)), None).unwrap();
             let mut out = [Cqe::default(); 16];
             let count = ring.sim.reap(&mut out);
             all.extend(out[..count].iter().map(|cqe| (cqe.user_data, shot(cqe))));

@@ -33,7 +33,7 @@ fn deferred_operations_need_an_enter() {
         assert_eq!(ring.submit(), []);
         assert!(ring.sim.needs_enter());
     }
-    let entered = ring.sim.enter(0, None).unwrap();
+    let entered = ring.sim.enter(0, None, None).unwrap();
     assert_eq!((entered.consumed, entered.timed_out), (0, false));
     assert_eq!(ring.reap(), [(1, 0)]);
     assert!(!ring.sim.needs_enter());
@@ -80,11 +80,11 @@ fn hundred_ready() -> Loop {
 fn an_enter_finishes_20_or_as_many_as_it_waits_for() {
     let mut ring = hundred_ready();
     for (min_complete, count) in [(0, 20), (1, 20), (20, 20), (25, 25)] {
-        ring.sim.enter(min_complete, None).unwrap();
+        ring.sim.enter(min_complete, None, None).unwrap();
         assert_eq!(ring.reap().len(), count);
         assert!(ring.sim.needs_enter());
     }
-    let entered = ring.sim.enter(256, Some(Duration::ZERO)).unwrap();
+    let entered = ring.sim.enter(256, Some(Duration::ZERO), None).unwrap();
     assert!(entered.timed_out);
     assert_eq!(ring.reap().len(), 15);
     assert!(!ring.sim.needs_enter());
@@ -118,7 +118,7 @@ fn a_mix_takes_every_route() {
     let inline = ring.submit().len();
     let mut deferred = 0;
     while ring.sim.needs_enter() {
-        ring.sim.enter(0, None).unwrap();
+        ring.sim.enter(0, None, None).unwrap();
         deferred += ring.reap().len();
     }
     let rest = 64 - inline - deferred;
@@ -142,7 +142,7 @@ fn an_overflow_is_kept_in_order_and_moved_by_an_enter() {
     let mut two = [Cqe::default(); 2];
     assert_eq!(ring.sim.reap(&mut two), 2);
     assert_eq!(ring.sim.cq_ready(), 6);
-    ring.sim.enter(8, Some(Duration::ZERO)).unwrap();
+    ring.sim.enter(8, Some(Duration::ZERO), None).unwrap();
     assert_eq!(ring.sim.cq_ready(), 8);
     assert!(ring.sim.is_overflowing());
     let mut seen = ring.reap();
@@ -161,7 +161,7 @@ fn older_kernels_refuse_entries_while_they_overflow() {
         ring.sim.submit().unwrap();
     }
     ring.push(2, Sqe::nop());
-    for result in [ring.sim.submit(), ring.sim.enter(1, None).map(|_| ())] {
+    for result in [ring.sim.submit(), ring.sim.enter(1, None, None).map(|_| ())] {
         let errno = result.unwrap_err().raw_os_error();
         assert_eq!(errno, Some(Errno::BUSY.raw_os_error()));
     }
@@ -188,12 +188,12 @@ fn the_clock_passes_with_waits_naps_and_calls_only() {
     assert_eq!(ring.sim.now(), Duration::ZERO);
     ring.sim.submit().unwrap();
     assert_eq!(ring.sim.now(), cost);
-    ring.sim.enter(0, Some(SECOND)).unwrap();
+    ring.sim.enter(0, Some(SECOND), None).unwrap();
     assert_eq!(ring.sim.now(), 2 * cost, "nothing to wait for");
     ring.sim.nap(SECOND);
     ring.handle.advance(SECOND);
     assert_eq!(ring.handle.now(), 2 * cost + 2 * SECOND);
-    let entered = ring.sim.enter(1, Some(SECOND)).unwrap();
+    let entered = ring.sim.enter(1, Some(SECOND), None).unwrap();
     assert!(entered.timed_out);
     assert_eq!(ring.sim.now(), 3 * cost + 3 * SECOND);
 }
@@ -206,15 +206,15 @@ fn a_wait_ends_at_the_next_event_or_at_its_timeout() {
     ring.handle.script(Target::any(), Fault::Delay(3 * SECOND));
     ring.push(1, Sqe::nop());
     ring.push(2, Sqe::nop());
-    let entered = ring.sim.enter(1, Some(2 * SECOND)).unwrap();
+    let entered = ring.sim.enter(1, Some(2 * SECOND), None).unwrap();
     assert_eq!((entered.consumed, entered.timed_out), (2, true));
     assert_eq!(ring.sim.now(), 2 * SECOND);
-    let entered = ring.sim.enter(1, Some(2 * SECOND)).unwrap();
+    let entered = ring.sim.enter(1, Some(2 * SECOND), None).unwrap();
     assert!(!entered.timed_out);
     assert_eq!((ring.sim.now(), ring.reap()), (3 * SECOND, vec![(2, 0)]));
     assert_eq!(ring.enter(1), [(1, 0)]);
     assert_eq!(ring.sim.now(), 5 * SECOND);
-    let endless = ring.sim.enter(1, Some(Duration::MAX)).unwrap_err();
+    let endless = ring.sim.enter(1, Some(Duration::MAX), None).unwrap_err();
     assert_eq!(endless.kind(), io::ErrorKind::Deadlock);
 }
 
@@ -228,7 +228,7 @@ fn waiting_for_what_can_never_happen_is_an_error_that_lists_what_is_under_way() 
     ring.handle.script(Target::user_data(2), Fault::Stuck);
     ring.push(1, read(read_end, &buffers[0], 0));
     ring.push(2, read(fd, &buffers[1], 0));
-    let error = ring.sim.enter(1, None).unwrap_err();
+    let error = ring.sim.enter(1, None, None).unwrap_err();
     assert_eq!(error.kind(), io::ErrorKind::Deadlock);
     let message = error.to_string();
     for part in ["READ 0x1 Armed", "READ 0x2 Stuck"] {
