@@ -184,9 +184,8 @@ impl Driver {
         result
     }
 
-    /// As [`turn`](Driver::turn), with this signal mask while the thread sleeps. A turn that does not sleep, or
-    /// that may have done something before a signal came, handles the pending signals that the mask lets
-    /// through at its end.
+    /// As [`turn`](Driver::turn), with this signal mask while the thread sleeps. Unless a signal ended the
+    /// sleep, it handles the pending signals that the mask lets through at its end.
     ///
     /// # Errors
     /// As for `turn`. [`Unsupported`](io::ErrorKind::Unsupported): the backend cannot do it.
@@ -195,16 +194,17 @@ impl Driver {
         let mut core = self.handle.shared.core.borrow_mut();
         core.set_up()?;
         core.check_masks()?;
-        let waits = core.counters.waits;
+        let retries = core.counters.retries;
         let result = core.take_rare_turn(wait, mask);
-        let has_slept = core.counters.waits != waits;
+        let is_interrupted = core.counters.retries != retries;
         let is_unsettled = core.is_unsettled();
         drop(core);
         if is_unsettled {
             self.handle.shared.settle();
         }
         let came = result?;
-        if came > 0 || !has_slept {
+        if !is_interrupted {
+            // It has not slept, or completions or its time ended the sleep. There may be signals, too.
             sys::handle_signals(mask)?;
         }
         Ok(came)

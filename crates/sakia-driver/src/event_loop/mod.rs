@@ -351,11 +351,11 @@ impl Loop {
     /// run; one that was pending before ends it at once. A wait that need not sleep handles pending signals,
     /// too, so a busy loop does not put them off. Signals that the mask blocks stay pending.
     ///
-    /// Costs a further system call if it brings an outcome or does not sleep.
+    /// Costs a further system call unless a signal ends it.
     ///
     /// # Errors
     /// As [`wait`](Loop::wait). [`Unsupported`](io::ErrorKind::Unsupported): the driver's backend, or the host
-    /// of its ring, cannot do it, as the simulated kernel; nothing was submitted.
+    /// of its ring, cannot do it; nothing was submitted.
     ///
     /// # Examples
     /// ```

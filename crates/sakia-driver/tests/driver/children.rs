@@ -28,6 +28,12 @@ const SCENES: &[(&str, fn())] = &[
     ("recorded_lanes", recorded::scene_lanes),
     ("requests_fork", requests::ends::scene_fork),
     ("requests_signals", requests::wakes::scene_signals),
+    ("signals_pending", requests::signals::scene_pending),
+    ("signals_blocked", requests::signals::scene_blocked),
+    ("signals_together", requests::signals::scene_together),
+    ("signals_at_random_on_the_ring", requests::signals::scene_at_random_on_the_ring),
+    ("signals_at_random_on_epoll", requests::signals::scene_at_random_on_epoll),
+    ("signals_plain", requests::signals::scene_plain),
 ];
 
 /// Runs a scene in a child process, and panics if it fails.
@@ -40,6 +46,7 @@ pub fn run(scene: &str) {
     let stdout = String::from_utf8_lossy(&output.stdout);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "scene {scene}: {}\n{stdout}\n{stderr}", output.status);
+    print!("{stdout}");
 }
 
 /// Calls `play` before `main`.

@@ -7,6 +7,7 @@ mod each;
 pub mod ends;
 mod hostile;
 mod random;
+pub mod signals;
 mod threads;
 pub mod wakes;
 
