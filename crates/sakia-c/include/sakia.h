@@ -27,7 +27,8 @@
  *
  * Threads. A loop is used on the thread that made it. Queues, files and wakers are for any thread, and
  * the library makes its own memory of them safe. Signal handlers call sakia_waker_wake, and nothing
- * else. The library calls no function of the program's, and its threads block signals.
+ * else, also those that run within sakia_loop_wait_masked. The library calls no function of the
+ * program's, and its threads block signals.
  *
  * Forks. In a child, calls on the parent's loops and queues are errors, and wakes do nothing. A child
  * makes its own. Do not fork while another thread is within a call on a file that the child will use.
@@ -379,6 +380,20 @@ int64_t sakia_loop_wait(struct sakia_loop *ring,
                         struct sakia_result *results,
                         size_t room,
                         int64_t timeout_ns);
+
+// As `sakia_loop_wait`, with another signal mask while the thread sleeps, as `ppoll(2)`: for a program that
+// blocks its signals, so that their handlers run within its waits and nowhere else. `mask` leads to a
+// `sigset_t`; null stands for the thread's own. The kernel sets the mask and puts the thread to sleep in one
+// step: no signal is missed between a look at what a handler has noted and the sleep. A signal that the mask
+// lets through, pending or new, ends the wait after its handler has run, and a wait that does not sleep
+// handles pending ones, too. Signals that it blocks stay pending.
+//
+// The loop's thread. Errors: as `sakia_loop_wait`. Kernel: one system call more, unless a signal ends it.
+int64_t sakia_loop_wait_masked(struct sakia_loop *ring,
+                               struct sakia_result *results,
+                               size_t room,
+                               int64_t timeout_ns,
+                               const void *mask);
 
 // Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it
 // was quicker, or `-ECANCELED`. A ticket whose request has ended, or of another loop, names nothing or is

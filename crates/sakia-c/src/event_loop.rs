@@ -1,13 +1,13 @@
 //! The functions of a loop.
 
 use std::cell::{Cell, UnsafeCell};
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, c_char, c_void};
 use std::os::fd::IntoRawFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Auto, Bypass, Driver, Loop, Ticket, Wait};
+use sakia_driver::{Auto, Bypass, Driver, Loop, SignalMask, Ticket, Wait};
 use sakia_ring::{Process, Ring};
 
 use crate::answer::answer;
@@ -318,16 +318,54 @@ pub unsafe extern "C" fn sakia_loop_wait(
         // SAFETY: the header's contract for loops.
         let entered = unsafe { enter(ring) }?;
         check_array(results.cast(), room, "results")?;
-        let wait = match timeout_ns {
-            0 => Wait::Poll,
-            1.. => Wait::For(Duration::from_nanos(timeout_ns as u64)),
-            _ => Wait::Forever,
-        };
-        let waited = entered.state.ring.wait(wait);
+        let waited = entered.state.ring.wait(wait_of(timeout_ns));
         waited.map_err(|error| Failure::of("the wait", &error))?;
         // SAFETY: the program has room for so many results there.
         Ok(unsafe { store(entered.state, results, room) } as i64)
     })
+}
+
+/// As `sakia_loop_wait`, with another signal mask while the thread sleeps, as `ppoll(2)`: for a program that
+/// blocks its signals, so that their handlers run within its waits and nowhere else. `mask` leads to a
+/// `sigset_t`; null stands for the thread's own. The kernel sets the mask and puts the thread to sleep in one
+/// step: no signal is missed between a look at what a handler has noted and the sleep. A signal that the mask
+/// lets through, pending or new, ends the wait after its handler has run, and a wait that does not sleep
+/// handles pending ones, too. Signals that it blocks stay pending.
+///
+/// The loop's thread. Errors: as `sakia_loop_wait`. Kernel: one system call more, unless a signal ends it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_loop_wait_masked(
+    ring: *mut sakia_loop,
+    results: *mut sakia_result,
+    room: usize,
+    timeout_ns: i64,
+    mask: *const c_void,
+) -> i64 {
+    guarded(|| {
+        // SAFETY: the header's contract for loops.
+        let entered = unsafe { enter(ring) }?;
+        check_array(results.cast(), room, "results")?;
+        let (ring, wait) = (&mut entered.state.ring, wait_of(timeout_ns));
+        let waited = match mask.is_null() {
+            true => ring.wait(wait),
+            false => {
+                // SAFETY: the program has a `sigset_t` there, which begins with the kernel's 64 signals.
+                let bits = unsafe { mask.cast::<u64>().read_unaligned() };
+                ring.wait_with_signals(wait, &SignalMask::from_bits(bits))
+            }
+        };
+        waited.map_err(|error| Failure::of("the wait", &error))?;
+        // SAFETY: the program has room for so many results there.
+        Ok(unsafe { store(entered.state, results, room) } as i64)
+    })
+}
+
+fn wait_of(timeout_ns: i64) -> Wait {
+    match timeout_ns {
+        0 => Wait::Poll,
+        1.. => Wait::For(Duration::from_nanos(timeout_ns as u64)),
+        _ => Wait::Forever,
+    }
 }
 
 /// Requests that the request with this ticket be canceled. Its result comes in any case: its value, if it

@@ -66,6 +66,8 @@ static void null_handles(sakia_loop *loop) {
     REFUSED(sakia_loop_take(loop, NULL, 1), EFAULT);
     REFUSED(sakia_loop_wait(NULL, &result, 1, 0), EFAULT);
     REFUSED(sakia_loop_wait(loop, NULL, 1, 0), EFAULT);
+    REFUSED(sakia_loop_wait_masked(NULL, &result, 1, 0, NULL), EFAULT);
+    REFUSED(sakia_loop_wait_masked(loop, NULL, 1, 0, NULL), EFAULT);
     REFUSED(sakia_loop_cancel(NULL, 1), EFAULT);
     REFUSED(sakia_loop_pollable(NULL), EFAULT);
     REFUSED(sakia_loop_under_way(NULL), EFAULT);
@@ -384,6 +386,7 @@ static void *on_another_thread(void *argument) {
     REFUSED(submit(loop, request_of(SAKIA_OP_NOP)), EPERM);
     REFUSED(sakia_loop_take(loop, &result, 1), EPERM);
     REFUSED(sakia_loop_wait(loop, &result, 1, 0), EPERM);
+    REFUSED(sakia_loop_wait_masked(loop, &result, 1, 0, NULL), EPERM);
     REFUSED(sakia_loop_cancel(loop, 1), EPERM);
     REFUSED(sakia_loop_pollable(loop), EPERM);
     REFUSED(sakia_loop_waker(loop, &waker), EPERM);

@@ -8,6 +8,8 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sakia.h>
+#include <signal.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -389,6 +391,42 @@ static void tokens(sakia_file *directory) {
     sakia_file_unref(listener);
 }
 
+static volatile sig_atomic_t handled;
+
+static void handle(int signal) {
+    (void)signal;
+    handled++;
+}
+
+/* Signals that the thread blocks are handled in the wait, as far as its mask lets them through. */
+static void signals(void) {
+    int64_t timeouts[] = {0, 1, 2000000, INT64_MAX, -1};
+    sigset_t own, blocked, mask, pending;
+    struct sigaction action;
+    sakia_result result;
+    size_t i;
+    memset(&action, 0, sizeof action);
+    action.sa_handler = handle;
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && sigaction(SIGUSR2, &action, NULL) == 0);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGUSR1);
+    sigaddset(&blocked, SIGUSR2);
+    CHECK(pthread_sigmask(SIG_BLOCK, &blocked, &own) == 0);
+    mask = own;
+    sigaddset(&mask, SIGUSR2);
+    for (i = 0; i < sizeof timeouts / sizeof timeouts[0]; i++) {
+        handled = 0;
+        CHECK(kill(getpid(), SIGUSR1) == 0 && kill(getpid(), SIGUSR2) == 0 && handled == 0);
+        CHECK(sakia_loop_wait_masked(loop, &result, 1, 0, NULL) == 0 && handled == 0);
+        CHECK(sakia_loop_wait_masked(loop, &result, 1, timeouts[i], &mask) == 0 && handled == 1);
+        CHECK(sigpending(&pending) == 0 && sigismember(&pending, SIGUSR2) == 1);
+        CHECK(sakia_loop_wait_masked(loop, &result, 1, timeouts[i], &own) == 0 && handled == 2);
+        CHECK(pthread_sigmask(SIG_BLOCK, NULL, &pending) == 0);
+        CHECK(sigismember(&pending, SIGUSR1) == 1 && sigismember(&pending, SIGUSR2) == 1);
+    }
+    CHECK(pthread_sigmask(SIG_SETMASK, &own, NULL) == 0 && handled == 2);
+}
+
 int main(void) {
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     char path[] = "/tmp/sakia-c-XXXXXX";
@@ -402,6 +440,7 @@ int main(void) {
     datagrams();
     rights();
     tokens(directory);
+    signals();
     sakia_file_unref(directory);
     CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
     CHECK(sakia_loop_free(loop) == 0);

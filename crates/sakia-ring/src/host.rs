@@ -37,9 +37,9 @@ pub unsafe trait Host {
         false
     }
 
-    /// Returns whether [`enter`](Host::enter) takes the signal mask of its argument, for the calling thread: it
-    /// is in force while the call sleeps, and at no other time. A host that makes the call elsewhere keeps the
-    /// default.
+    /// Returns whether [`enter`](Host::enter) takes the signal mask of its argument for the calling thread: it
+    /// is in force while the call sleeps, and at no other time. A host that makes the call elsewhere keeps
+    /// the default.
     #[inline(always)]
     fn masks_signals(&self) -> bool {
         false

@@ -11,11 +11,11 @@ use crate::sys;
 
 /// A set of signals, which are blocked in a thread while it waits.
 ///
-/// It is the kernel's set of 64 signals. The kernel never blocks `SIGKILL` and `SIGSTOP`, which a set may have
-/// all the same.
+/// It is the kernel's set of 64 signals. `SIGKILL` and `SIGSTOP` may be in it, but the kernel never blocks
+/// them.
 ///
 /// # Examples
-/// What the thread blocks now, without one of them:
+/// The present mask of the thread, without one signal:
 /// ```
 /// use sakia_ring::SignalMask;
 ///

@@ -1,11 +1,13 @@
 //! Waits with and without registered memory for their timeouts have the same outcome.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use sakia_ring::{Ring, Sqe};
+use sakia_ring::{Builder, Ring, SignalMask, Sqe};
 
+use crate::hosts::Rigged;
 use crate::support::{PATIENCE, complete, enter, push, push_nops, reap_all, skip};
 
 const MOMENT: Duration = Duration::from_millis(5);
@@ -139,4 +141,56 @@ fn a_signal_ends_a_wait_with_an_error() {
         assert_eq!(ring.sq_pending(), 0);
         crate::support::assert_works(&mut ring);
     }
+}
+
+/// The number of signals that the handler got.
+static HANDLED: AtomicU32 = AtomicU32::new(0);
+
+#[test]
+fn a_signal_mask_is_in_force_while_the_thread_sleeps() {
+    extern "C" fn count(_: libc::c_int) {
+        HANDLED.fetch_add(1, Ordering::Relaxed);
+    }
+    // SAFETY: a handler that counts, for a signal that no other test uses; this thread alone blocks it.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        action.sa_sigaction = count as *const () as usize;
+        assert_eq!(libc::sigaction(libc::SIGURG, &action, std::ptr::null_mut()), 0);
+        let mut set = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGURG);
+        assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()), 0);
+    }
+    let own = SignalMask::of_thread().unwrap();
+    let mask = own.without([libc::SIGURG]).unwrap();
+    assert!(own.blocks(libc::SIGURG) && !mask.blocks(libc::SIGURG));
+    for mut ring in both() {
+        for timeout in [None, Some(PATIENCE), Some(Duration::MAX)] {
+            let before = HANDLED.load(Ordering::Relaxed);
+            // SAFETY: the signal goes to this thread.
+            unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGURG) };
+            // Blocked in the wait, too.
+            let entered = ring.enter_with_signals(1, Some(MOMENT), &own).unwrap();
+            assert!(entered.timed_out && HANDLED.load(Ordering::Relaxed) == before);
+            let error = ring.enter_with_signals(1, timeout, &mask).unwrap_err();
+            assert_eq!(error.raw_os_error(), Some(libc::EINTR), "{timeout:?}");
+            assert_eq!(HANDLED.load(Ordering::Relaxed), before + 1);
+            assert_eq!(SignalMask::of_thread().unwrap(), own);
+        }
+        push_nops(&mut ring, [1]);
+        assert_eq!(ring.enter_with_signals(1, None, &mask).unwrap().consumed, 1);
+        assert_eq!(reap_all(&mut ring).len(), 1);
+        crate::support::assert_works(&mut ring);
+    }
+}
+
+#[test]
+fn a_host_that_masks_no_signals_is_not_asked_to() {
+    let mut ring = Builder::with_host(Rigged::new()).build().unwrap();
+    push_nops(&mut ring, [1]);
+    for timeout in [None, Some(PATIENCE)] {
+        let error = ring.enter_with_signals(1, timeout, &SignalMask::NONE).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+        assert_eq!(ring.sq_pending(), 1);
+    }
+    assert_eq!(ring.enter(1, None).unwrap().consumed, 1);
 }

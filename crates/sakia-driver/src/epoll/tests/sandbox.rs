@@ -3,6 +3,8 @@
 //! A filter holds for the thread that installs it and for the threads that it starts, so each test gets a
 //! thread of its own.
 
+use sakia_ring::SignalMask;
+
 use super::*;
 use crate::Lane;
 
@@ -63,6 +65,9 @@ fn use_everything() {
         for nanos in [1, 999_999, 1_500_000] {
             let entered = test.epoll.enter(1, Some(Duration::from_nanos(nanos)), None).unwrap();
             assert!(entered.timed_out, "{nanos}");
+            let (timeout, mask) = (Some(Duration::from_nanos(nanos)), SignalMask::NONE);
+            let entered = test.epoll.enter(1, timeout, Some(&mask)).unwrap();
+            assert!(entered.timed_out, "{nanos}, with a mask");
         }
         test.push(2, send(&writer, &out));
         let mut ends = test.enter(2);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sakia_ring::{CURRENT_POSITION, Opcode};
+use sakia_ring::{CURRENT_POSITION, Opcode, SignalMask};
 
 use crate::sim::random::Random;
 use crate::sim::{Fault, FaultKind, Sim, SimHandle, Target};
@@ -274,4 +274,17 @@ fn an_end_with_unreported_tokens_sleeps_until_the_kernel_is_done() {
     let enters = handle.counters().enters - before;
     assert!(enters < 1000, "{enters} enters in a second");
     drop((stuck, nop, file));
+}
+
+/// Signals are the process', which the simulated kernel does not stop.
+#[test]
+fn a_turn_with_a_signal_mask_is_refused() {
+    let driver = Driver::new(Sim::builder(1).build());
+    let nop = driver.nop();
+    for wait in [Wait::Poll, Wait::For(Duration::from_secs(1)), Wait::Forever] {
+        let error = driver.turn_with_signals(wait, &SignalMask::NONE).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::Unsupported);
+    }
+    assert_eq!((driver.counters().enters, driver.in_flight()), (0, 1));
+    drop(nop);
 }

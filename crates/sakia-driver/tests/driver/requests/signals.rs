@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 
 use libc::{SIGTERM, SIGUSR1, SIGUSR2};
 use sakia_driver::{
-    Bypass, CURRENT_POSITION, FileHandle, Loop, LoopWaker, OpKind, Request, SignalMask, Wait,
+    Auto, Bypass, CURRENT_POSITION, Driver, Epoll, FileHandle, Loop, LoopWaker, OpKind, Policy,
+    Request, SignalMask, Wait,
 };
 use sakia_testkit::forked;
 use sakia_testkit::settings::{number, patience};
@@ -146,6 +147,9 @@ pub fn scene_pending() {
                 assert_eq!(wait_for_pending(ring, wait, &mask), 0);
             }
         });
+        let (backend, _) = Auto::later(Policy::Auto, sakia_ring::Ring::builder()).unwrap();
+        let mut ring = Loop::on(Driver::new(backend)).unwrap();
+        assert_eq!(wait_for_pending(&mut ring, Wait::Forever, &mask), 0);
     });
 }
 
@@ -305,8 +309,8 @@ fn numbers() -> impl FnMut() -> u64 {
     }
 }
 
-/// The sender waits until each signal was handled, and the loop has nothing else to do. So a signal that comes
-/// in a gap between the loop's look at its flag and its sleep would stay there. There are 20,000 in the quick
+/// The sender waits until each signal was handled, and the loop has nothing else to do. So a signal that
+/// comes in a gap between the look at a flag and the sleep would stay there. There are 20,000 in the quick
 /// tier, or as many as `SAKIA_TEST_SIGNALS` says.
 #[test]
 fn no_signal_is_missed_by_a_loop_that_sleeps_without_end() {
@@ -315,13 +319,12 @@ fn no_signal_is_missed_by_a_loop_that_sleeps_without_end() {
 }
 
 pub fn scene_at_random_on_the_ring() {
-    played(|| at_random(Loop::on(sakia_driver::Driver::uring().unwrap()).unwrap()));
+    played(|| at_random(Loop::on(Driver::uring().unwrap()).unwrap()));
 }
 
 pub fn scene_at_random_on_epoll() {
     played(|| {
-        let epoll = sakia_driver::Epoll::new().unwrap();
-        at_random(Loop::on(sakia_driver::Driver::new(epoll)).unwrap());
+        at_random(Loop::on(Driver::new(Epoll::new().unwrap())).unwrap());
     });
 }
 
