@@ -7,13 +7,14 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::sync::OnceLock;
 
-use rustix::fs::{FileType, OFlags};
+use rustix::fs::{FileType, OFlags, StatxFlags};
 use rustix::io::Errno;
 
 use crate::buf::IoBufMut;
-use crate::calls::{is_in_memory, read_nowait, write_nowait};
+use crate::calls::{is_in_memory, read_nowait, statx_here, write_nowait};
 use crate::decide::{Attempt, CallMode, CallSupport, FileHint, Rule};
 use crate::descriptors;
+use crate::sys::signals::without_sigpipe;
 use crate::transfer::{read_plainly, read_vectored_plainly};
 
 /// Flags of files that wait, or bypass the cache.
@@ -52,6 +53,8 @@ pub struct FileCalls {
     writes: FileHint,
     /// The file's flags, if they are known; otherwise they are asked for.
     flags: Option<OFlags>,
+    /// Set to true if a write may raise `SIGPIPE`; by the first write.
+    raises_sigpipe: OnceLock<bool>,
     /// That of the file's mount, once it is known.
     breaker: OnceLock<quick::MayCall>,
 }
@@ -170,8 +173,9 @@ impl FileCalls {
         }
     }
 
-    /// Writes as much as is possible without waiting. `None` when that may be nothing, and if the process had
-    /// a limit on the size of files (`RLIMIT_FSIZE`) at the first write, since `SIGXFSZ` would end it.
+    /// Writes as much as is possible without waiting; raises no `SIGPIPE`. `None` when that may be nothing,
+    /// and if the process had a limit on the size of files (`RLIMIT_FSIZE`) at the first write, since
+    /// `SIGXFSZ` would end it.
     ///
     /// # Errors
     /// As `pwritev2(2)`.
@@ -188,12 +192,19 @@ impl FileCalls {
         if self.writes.support() == CallSupport::Unknown && descriptors::limits_file_size() {
             self.writes.set_support(CallSupport::None);
         }
-        self.transfer(&self.writes, fd, WRITE_WAITS, |mode| match (mode, at) {
+        let call = |mode| match (mode, at) {
             (CallMode::NonBlocking, _) => write_nowait(fd, parts, at),
             (CallMode::Blocking, Some(offset)) => {
                 Attempt::of(rustix::io::pwritev(fd, parts, offset))
             }
             (CallMode::Blocking, None) => Attempt::of(rustix::io::writev(fd, parts)),
+        };
+        let raises_sigpipe = *self.raises_sigpipe.get().unwrap_or_else(|| {
+            let found = raises_sigpipe(fd);
+            self.raises_sigpipe.get_or_init(|| found)
+        });
+        self.transfer(&self.writes, fd, WRITE_WAITS, |mode| {
+            if raises_sigpipe { without_sigpipe(|| call(mode)) } else { call(mode) }
         })
     }
 
@@ -311,6 +322,15 @@ impl FileCalls {
 /// Returns the support of a file with these flags; a flag among `waits` makes it block.
 fn support(flags: OFlags, waits: OFlags) -> CallSupport {
     if flags.intersects(waits) { CallSupport::None } else { CallSupport::NonBlocking }
+}
+
+/// Returns whether a write may find that its reader is gone.
+#[cold]
+fn raises_sigpipe(fd: BorrowedFd<'_>) -> bool {
+    statx_here(fd, StatxFlags::TYPE).map_or(true, |stat| {
+        let kind = FileType::from_raw_mode(stat.stx_mode.into());
+        matches!(kind, FileType::Fifo | FileType::Socket)
+    })
 }
 
 /// Returns the errno of a call's result.
