@@ -62,18 +62,13 @@ impl Calls for KernelCalls {
     unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts {
         // SAFETY: the caller keeps the descriptor open during the call.
         let fd = unsafe { BorrowedFd::borrow_raw(raw) };
-        let Some(stat) = stat else { return facts(fd) };
-        let flags = abi::AT_EMPTY_PATH | abi::AT_STATX_DONT_SYNC;
-        let wanted = StatxResult::BASIC | MNT_ID_UNIQUE.bits();
-        let (path, result) =
-            (c"".as_ptr().expose_provenance(), (&raw mut *stat).expose_provenance());
-        // SAFETY: the path is static, and the result, which has the kernel's form, outlives the call.
-        if unsafe { sys::statx(raw, path as u64, flags, wanted, result as u64) }.is_err() {
-            return facts(fd);
+        match stat.map(|stat| (stat_here(fd), stat)) {
+            Some((Ok((found, facts)), stat)) => {
+                *stat = found;
+                facts
+            }
+            _ => facts(fd),
         }
-        let device = rustix::fs::makedev(stat.dev_major, stat.dev_minor);
-        let mount = (stat.mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.mount_id);
-        facts_of(stat.mode.into(), Some(stat.size), device, mount)
     }
 
     unsafe fn file_system(&self, raw: i32, facts: &FileFacts) -> String {
@@ -359,6 +354,23 @@ pub(crate) fn facts(fd: BorrowedFd<'_>) -> FileFacts {
     facts_of(stat.stx_mode.into(), Some(stat.stx_size), device, mount)
 }
 
+/// Returns the status and the facts of an open file, without a request to a file server: so the status of a
+/// file that a server has may be out of date.
+///
+/// # Errors
+/// As `statx(2)`.
+pub(crate) fn stat_here(fd: BorrowedFd<'_>) -> Result<(StatxResult, FileFacts), Errno> {
+    let flags = abi::AT_EMPTY_PATH | abi::AT_STATX_DONT_SYNC;
+    let wanted = StatxResult::BASIC | MNT_ID_UNIQUE.bits();
+    let mut stat = StatxResult::default();
+    let (path, result) = (c"".as_ptr().expose_provenance(), (&raw mut stat).expose_provenance());
+    // SAFETY: the path is static, and the result, which has the kernel's form, outlives the call.
+    unsafe { sys::statx(fd.as_raw_fd(), path as u64, flags, wanted, result as u64) }?;
+    let device = rustix::fs::makedev(stat.dev_major, stat.dev_minor);
+    let mount = (stat.mask & MNT_ID_UNIQUE.bits() != 0).then_some(stat.mount_id);
+    Ok((stat, facts_of(stat.mode.into(), Some(stat.size), device, mount)))
+}
+
 /// Returns whether the process has a limit on the size of files (`RLIMIT_FSIZE`), at which a plain write
 /// raises `SIGXFSZ`.
 pub(crate) fn limits_file_size() -> bool {
@@ -367,8 +379,12 @@ pub(crate) fn limits_file_size() -> bool {
 
 /// Returns the type of an open file's file system; empty if the table of mounts does not have it.
 pub(crate) fn file_system(fd: BorrowedFd<'_>, facts: &FileFacts) -> String {
-    let table = MountTable::read().unwrap_or_default();
-    find_type(&table, mount_number(fd), facts.device)
+    file_system_in(&MountTable::read().unwrap_or_default(), fd, facts)
+}
+
+/// As [`file_system`], by this reading of the table.
+pub(crate) fn file_system_in(table: &MountTable, fd: BorrowedFd<'_>, facts: &FileFacts) -> String {
+    find_type(table, mount_number(fd), facts.device)
 }
 
 /// Returns the number of a file's mount in the table of mounts, if the kernel reports it (5.8). Later mounts

@@ -266,6 +266,12 @@ pub(crate) fn is_served_here(file_system: &str) -> bool {
     is_local(file_system) || file_system == "overlay"
 }
 
+/// Returns whether calls for a file on a file system of this type wait for no server, as a rule: those that
+/// [are served here](is_served_here), and those that the kernel generates. An unlisted type may have one.
+pub(crate) fn has_no_server(file_system: &str) -> bool {
+    is_served_here(file_system) || is_made_up(file_system)
+}
+
 /// Returns whether all regular files and directories on a file system of this type have positions, and those
 /// opened to be read or written can be. A file of a FUSE server need not, nor one that the kernel generates.
 pub(crate) fn has_positions(file_system: &str) -> bool {

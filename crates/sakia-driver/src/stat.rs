@@ -1,4 +1,21 @@
-//! The result of `statx(2)`, in the kernel's form.
+//! The result of `statx(2)`, in the kernel's form, and its flags.
+
+use rustix::fs::AtFlags;
+
+/// The required freshness of the result: one of the two, or neither.
+const SYNC_TYPE: u32 = AtFlags::STATX_FORCE_SYNC.bits() | AtFlags::STATX_DONT_SYNC.bits();
+
+/// The supported flags.
+const FLAGS: u32 = SYNC_TYPE
+    | AtFlags::SYMLINK_NOFOLLOW.bits()
+    | AtFlags::NO_AUTOMOUNT.bits()
+    | AtFlags::EMPTY_PATH.bits();
+
+/// Returns whether these flags are supported. Kernels differ in whether they check flags that they do not
+/// need; so do plain calls and rings.
+pub(crate) fn are_known(flags: u32) -> bool {
+    flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE
+}
 
 /// A point in time, as `struct statx_timestamp`.
 ///

@@ -2,12 +2,13 @@
 //! its own.
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::task::{Context, Waker};
 
 use sakia_driver::{
-    Bypass, CURRENT_POSITION, ControlMessages, Driver, Op, OpKind, Operation, PollEvents, Rules,
-    SocketAddress, Wait,
+    Bypass, CURRENT_POSITION, ControlMessages, Driver, FileHandle, Op, OpKind, OpenHow, Operation,
+    PollEvents, Rules, SocketAddress, Wait,
 };
 use sakia_testkit::alloc_count::{CountingAllocator, Counts, measure};
 
@@ -255,4 +256,27 @@ fn plain_calls() {
     });
     assert_eq!(counts, NOTHING);
     assert!(driver.counters().deferred > 0);
+}
+
+/// Calls on file handles that never wait allocate nothing but the handle that an open makes.
+#[test]
+fn attempts_on_file_handles() {
+    let handle = FileHandle::new(file("attempts"));
+    let (near, far) = std::os::unix::net::UnixStream::pair().expect("two sockets");
+    let [near, far] = [near, far].map(|end| FileHandle::new(OwnedFd::from(end)));
+    let mut buf = [7; 512];
+    let counts = steady(|| {
+        assert_eq!(near.try_send(&buf, 0).expect("there is room").expect("sent"), 512);
+        assert_eq!(far.try_recv(&mut buf, 0).expect("it is there").expect("received"), 512);
+        assert!(far.try_recv(&mut buf, 0).is_none());
+        handle.try_stat().expect("it is here").expect("its status");
+        handle.try_read(&mut buf, Some(0)).map(|read| read.expect("read"));
+        handle.try_write(&buf, Some(0)).map(|written| written.expect("written"));
+    });
+    assert_eq!(counts, NOTHING);
+    let counts = steady(|| drop(FileHandle::try_stat_at(None, c"/", 0)));
+    assert_eq!(counts, NOTHING);
+    let file_alone = steady(|| drop(FileHandle::new(File::open("/").expect("it is there"))));
+    let opened = steady(|| drop(FileHandle::try_open(None, c"/", OpenHow::default())));
+    assert!(opened.allocations <= file_alone.allocations, "{opened:?} and {file_alone:?}");
 }

@@ -13,6 +13,7 @@
 mod cached;
 mod ends;
 mod in_memory;
+mod messages;
 pub(crate) mod nowait;
 
 use std::os::fd::IntoRawFd;
@@ -24,6 +25,7 @@ pub(crate) use self::cached::open_in_cache;
 pub use self::cached::{is_in_memory, open_cached};
 pub(crate) use self::ends::statx_here;
 pub use self::ends::{lane_of, opens_by_itself};
+pub(crate) use self::messages::{recv_nowait, send_nowait};
 pub use self::nowait::{read_nowait, write_nowait};
 use crate::call::{Buffers, Call, Function, Open, System, Transfer, failed, outcome};
 use crate::decide::{Attempt, CallMode};
@@ -170,6 +172,9 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
     // SAFETY: the caller says that the path can be read.
     let raw = match unsafe { self::open(open) } {
         Attempt::Done(raw) if raw >= 0 => raw,
+        Attempt::Done(res) if needs_none(Errno::from_raw_os_error(-res)) => {
+            return Attempt::Unsupported;
+        }
         other => return other,
     };
     let empty = c"".as_ptr().expose_provenance() as u64;
@@ -180,6 +185,16 @@ unsafe fn statx(args: [usize; 6]) -> Attempt {
         let _ = rustix::io::try_close(raw); // a path's descriptor has nothing to lose
         attempt
     }
+}
+
+/// Returns whether a lookup has failed for want of a descriptor, which a query by path does not need.
+pub(crate) fn needs_none(errno: Errno) -> bool {
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOMEM)
+}
+
+/// Returns whether an open with these flags makes a name or changes a file, which no cache avoids.
+pub(crate) fn changes(flags: u64) -> bool {
+    flags & (O_CREAT | O_TRUNC) != 0 || flags & O_TMPFILE == O_TMPFILE
 }
 
 /// Opens a file that can be looked up in the cache, and never waits for another opener.
@@ -194,7 +209,7 @@ unsafe fn open(open: Open) -> Attempt {
         // SAFETY: the caller says that the path can be read.
         return unsafe { in_memory::create(open) };
     }
-    if flags & (O_CREAT | O_TRUNC) != 0 || flags & O_TMPFILE == O_TMPFILE {
+    if changes(flags) {
         return Attempt::Unsupported;
     }
     let how = OpenHow { flags: flags | O_CLOEXEC, mode, resolve: resolve.unwrap_or(0) };

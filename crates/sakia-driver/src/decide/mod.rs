@@ -38,7 +38,7 @@ pub(crate) use self::crowd::Crowd;
 pub use self::crowd::CrowdFigures;
 pub use self::delays::Delays;
 pub use self::hint::{CallSupport, FileHint};
-pub(crate) use self::mount::{Mount, Mounts, Place, local_route};
+pub(crate) use self::mount::{Mount, Mounts, Place, SharedPlaces, local_route};
 pub use self::mount::{MountFacts, Support};
 pub(crate) use self::streams::StreamState;
 pub use self::streams::Streams;

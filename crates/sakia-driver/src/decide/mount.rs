@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::{RwLock, TryLockError};
 
 use super::{Breaker, CallMode, Lane, Route, limits};
 use crate::mounts::{
@@ -166,6 +167,37 @@ pub(crate) struct Mounts {
 /// The place of a file: its device, and the number of its mount.
 pub(crate) type Place = (u64, Option<u64>);
 
+/// The places of files that calls without a driver have met, for all threads: whether calls there wait for no
+/// server. No method waits for another thread.
+#[derive(Debug, Default)]
+pub(crate) struct SharedPlaces {
+    known: RwLock<HashMap<Place, bool>>,
+}
+
+impl SharedPlaces {
+    /// Returns whether calls at this place wait for no server. `None`: it is new, or another thread adds one.
+    pub(crate) fn has_no_server(&self, place: Place) -> Option<bool> {
+        match self.known.try_read() {
+            Ok(known) => known.get(&place).copied(),
+            Err(TryLockError::Poisoned(known)) => known.into_inner().get(&place).copied(),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Adds a place with this answer, unless another thread is just looking.
+    pub(crate) fn add(&self, place: Place, has_no_server: bool) {
+        let mut known = match self.known.try_write() {
+            Ok(known) => known,
+            Err(TryLockError::Poisoned(known)) => known.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        if known.len() >= limits::MOUNTS {
+            known.clear(); // most of them are gone; the others are asked once more
+        }
+        known.insert(place, has_no_server);
+    }
+}
+
 /// Predicts whether names are created on file systems in memory. A wrong try costs three calls.
 #[derive(Debug, Default)]
 struct NamesInMemory {
@@ -291,6 +323,27 @@ mod tests {
         for support in [Support::Unknown, Support::Yes, Support::No, Support::Lies] {
             assert_eq!(routes("nfs4", support), Route::Lane(Lane::Elastic));
         }
+    }
+
+    #[test]
+    fn places_are_known_until_there_are_too_many() {
+        let places = SharedPlaces::default();
+        assert_eq!(places.has_no_server((1, Some(1))), None);
+        places.add((1, Some(1)), true);
+        places.add((1, Some(2)), false);
+        assert_eq!(places.has_no_server((1, Some(1))), Some(true));
+        assert_eq!(places.has_no_server((1, Some(2))), Some(false), "another mount of the device");
+        let held = places.known.read().unwrap();
+        places.add((1, Some(3)), true);
+        drop(held);
+        assert_eq!(places.has_no_server((1, Some(3))), None, "it does not wait");
+        let held = places.known.write().unwrap();
+        assert_eq!(places.has_no_server((1, Some(1))), None);
+        drop(held);
+        for id in 3..3 * limits::MOUNTS as u64 {
+            places.add((1, Some(id)), true);
+        }
+        assert!(places.known.read().unwrap().len() <= limits::MOUNTS);
     }
 
     #[test]

@@ -338,8 +338,8 @@ operation! {
     };
 }
 
-// SAFETY: the call names the path, whose bytes the value owns on the heap, the buffer's bytes, which the
-// value owns and which do not move (the promise of `IoBufMut`), and a directory that the value keeps open.
+// SAFETY: the call names the path, whose bytes the value owns on the heap; the buffer's bytes, which the
+// value owns and which do not move (the promise of `IoBufMut`); and a directory that the value keeps open.
 unsafe impl<T: IoBufMut> Operation for Readlink<T> {
     const KIND: OpKind = OpKind::Readlink;
 

@@ -15,6 +15,7 @@ use crate::counters::OpKind;
 use crate::decide::{Route, Rule};
 use crate::fd::{Fd, Owner};
 use crate::handle::{Handle, Op};
+use crate::stat::are_known;
 
 pub use crate::stat::{StatxResult, StatxTime};
 
@@ -68,15 +69,6 @@ pub struct Statfs {
     fd: Fd,
     result: StatfsResult,
 }
-
-/// The required freshness of the result: one of the two, or neither.
-const SYNC_TYPE: u32 = AtFlags::STATX_FORCE_SYNC.bits() | AtFlags::STATX_DONT_SYNC.bits();
-
-/// The supported flags.
-const FLAGS: u32 = SYNC_TYPE
-    | AtFlags::SYMLINK_NOFOLLOW.bits()
-    | AtFlags::NO_AUTOMOUNT.bits()
-    | AtFlags::EMPTY_PATH.bits();
 
 impl Handle {
     /// Returns the status of `path`, relative to `directory` or, with `None`, to the working directory.
@@ -147,9 +139,7 @@ impl Handle {
     fn start_statx(&self, at: At, flags: u32) -> Op<Statx> {
         let (result, is_known) = <_>::default();
         let statx = Statx { at, flags, result, is_known, owner: self.owner() };
-        // Kernels differ in whether they check flags that they do not need; so do plain calls and rings.
-        let is_known = flags & !FLAGS == 0 && flags & SYNC_TYPE != SYNC_TYPE;
-        if is_known { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
+        if are_known(flags) { self.start(statx) } else { self.refuse(statx, Errno::INVAL) }
     }
 }
 

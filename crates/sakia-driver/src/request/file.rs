@@ -1,5 +1,6 @@
 //! A file that any thread, loop or queue may use, and the file that a request is for.
 
+use std::ffi::CStr;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -10,8 +11,12 @@ use rustix::io::Errno;
 use sakia_ring::may_be_forked;
 
 use super::mailbox::{FileId, Letter, Mailbox};
-use crate::decide::limits;
+use crate::calls::{recv_nowait, send_nowait};
+use crate::decide::{Attempt, limits};
 use crate::file_calls::FileCalls;
+use crate::ops::{OpenHow, RECV_FLAGS, SEND_FLAGS, StatxResult};
+use crate::path_calls::{PathCalls, stat_unless_served};
+use crate::sys;
 
 /// The serial number of the next file.
 static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
@@ -47,6 +52,8 @@ pub struct FileHandle {
 struct Inner {
     id: FileId,
     calls: FileCalls,
+    /// Set to true if its status needs no answer from a server; by the first that is asked for.
+    has_no_server: OnceLock<bool>,
     state: Mutex<State>,
 }
 
@@ -144,7 +151,8 @@ impl FileHandle {
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         let id = FileId { raw: descriptor.as_fd().as_raw_fd(), serial };
         let state = State { descriptor: Some(Arc::new(descriptor)), users: Vec::new() };
-        let inner = Inner { id, calls: FileCalls::default(), state: Mutex::new(state) };
+        let (calls, has_no_server) = <_>::default();
+        let inner = Inner { id, calls, has_no_server, state: Mutex::new(state) };
         Self { inner: Arc::new(inner) }
     }
 
@@ -252,11 +260,8 @@ impl FileHandle {
         if len == 0 {
             return Some(Err(Errno::INVAL.into()));
         }
-        let descriptor = match self.descriptor()? {
-            Ok(descriptor) => descriptor,
-            Err(errno) => return Some(Err(errno.into())),
-        };
-        self.inner.calls.read(descriptor.as_fd(), &mut [IoSliceMut::new(&mut buf[..len])], at)
+        let parts = &mut [IoSliceMut::new(&mut buf[..len])];
+        self.attempt(|fd| self.inner.calls.read(fd, parts, at))
     }
 
     /// Writes up to 256 KiB, as [`try_read`](FileHandle::try_read) reads.
@@ -279,11 +284,157 @@ impl FileHandle {
     #[doc(alias = "RWF_NOWAIT")]
     pub fn try_write(&self, buf: &[u8], at: Option<u64>) -> Option<io::Result<usize>> {
         let len = buf.len().min(limits::CALLER_BYTES);
-        let descriptor = match self.descriptor()? {
-            Ok(descriptor) => descriptor,
-            Err(errno) => return Some(Err(errno.into())),
-        };
-        self.inner.calls.write(descriptor.as_fd(), &[IoSlice::new(&buf[..len])], at)
+        self.attempt(|fd| self.inner.calls.write(fd, &[IoSlice::new(&buf[..len])], at))
+    }
+
+    /// Receives up to `buf.len()` bytes that have arrived at a socket, on a stream up to 256 KiB. `flags` are
+    /// `MSG_PEEK` or none. `None` if nothing has arrived. Neither waits nor allocates.
+    ///
+    /// Bytes that a request on a loop receives at the same time come to either of them.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed. `EINVAL`: no room, or other flags. `ENOTSOCK`: not a socket. Otherwise as
+    /// `recv(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let (near, far) = UnixStream::pair()?;
+    /// let [near, far] = [near, far].map(|end| FileHandle::new(OwnedFd::from(end)));
+    /// let mut buf = [0; 8];
+    /// assert!(near.try_recv(&mut buf, 0).is_none(), "nothing has arrived");
+    /// assert_eq!(far.try_send(b"hello", 0).expect("there is room")?, 5);
+    /// assert_eq!(near.try_recv(&mut buf, 0).expect("it has arrived")?, 5);
+    /// assert_eq!(&buf[..5], b"hello");
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[doc(alias = "MSG_DONTWAIT")]
+    pub fn try_recv(&self, buf: &mut [u8], flags: u32) -> Option<io::Result<usize>> {
+        let is_valid = !buf.is_empty() && flags & !RECV_FLAGS == 0;
+        self.attempt_on_socket(is_valid, |fd| recv_nowait(fd, buf, flags))
+    }
+
+    /// Sends up to `buf.len()` bytes on a connected socket, on a stream as many as there is room for, up to
+    /// 256 KiB. `flags` are `MSG_MORE` or none; no `SIGPIPE` is raised. `None` if there is no room. Neither
+    /// waits nor allocates.
+    ///
+    /// Its bytes may come before those of requests under way, and between their parts.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed. `EINVAL`: other flags. `ENOTSOCK`: not a socket. Otherwise as `send(2)`.
+    ///
+    /// # Examples
+    /// See [`try_recv`](FileHandle::try_recv).
+    #[doc(alias = "MSG_DONTWAIT")]
+    pub fn try_send(&self, buf: &[u8], flags: u32) -> Option<io::Result<usize>> {
+        self.attempt_on_socket(flags & !SEND_FLAGS == 0, |fd| send_nowait(fd, buf, flags))
+    }
+
+    /// Returns the status of the open file. `None` if it may have to come from a server: on a network or FUSE
+    /// file system, or on one that the table of mounts does not have. Does not wait, and allocates only the
+    /// first time.
+    ///
+    /// # Errors
+    /// `EBADF`: it was closed.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
+    /// if let Some(status) = file.try_stat() {
+    ///     assert_eq!(status?.size, std::fs::metadata("Cargo.toml")?.len());
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[doc(alias = "fstat")]
+    pub fn try_stat(&self) -> Option<io::Result<StatxResult>> {
+        self.attempt(|fd| stat_unless_served(fd, &self.inner.has_no_server).map(Ok))
+    }
+
+    /// Returns the status of `path`, relative to `directory` or, with `None`, to the working directory.
+    /// `flags` are the kernel's `AT_*`. `None` if the kernel's caches do not have all of the path, or if a
+    /// server may have to be asked. Does not wait, and allocates only on the first use of a mount.
+    ///
+    /// While the process has a mount that another machine or process serves, the result is also `None` for a
+    /// path with a symbolic link on its way, and for a relative path to another mount.
+    ///
+    /// # Errors
+    /// `EBADF`: the directory was closed. `EINVAL`: a flag newer than the first `statx(2)`. Otherwise as
+    /// `statx(2)`.
+    ///
+    /// # Kernel
+    /// 5.12 (`RESOLVE_CACHED`); `None` below. Source: `openat2(2)`, `statx(2)`.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::FileHandle;
+    ///
+    /// if let Some(status) = FileHandle::try_stat_at(None, c"Cargo.toml", 0) {
+    ///     assert!(status?.is_file());
+    /// }
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[doc(alias = "RESOLVE_CACHED")]
+    pub fn try_stat_at(
+        directory: Option<&Self>,
+        path: &CStr,
+        flags: u32,
+    ) -> Option<io::Result<StatxResult>> {
+        let paths = PathCalls::of_process()?;
+        Self::attempt_in(directory, |directory| paths.stat_path(directory, path, flags))
+    }
+
+    /// Opens `path`, relative to `directory` or, with `None`, to the working directory, closed on exec.
+    ///
+    /// `None` if the open makes a file or cuts one off; if it may wait: for a device, a server, or the other
+    /// end of a FIFO, which does not notice; and for a device file. Does not wait, and allocates only what
+    /// the handle needs, and on the first use of a mount.
+    ///
+    /// While the process has a mount that another machine or process serves, the result is also `None` for
+    /// the paths that [`try_stat_at`](FileHandle::try_stat_at) names.
+    ///
+    /// # Errors
+    /// `EBADF`: the directory was closed. Otherwise as `openat2(2)`.
+    ///
+    /// # Kernel
+    /// 5.12 (`RESOLVE_CACHED`); `None` below. Source: `openat2(2)`.
+    ///
+    /// # Examples
+    /// From the caches, or else by a loop:
+    /// ```
+    /// use sakia_driver::{FileHandle, Loop, OpenHow, Request, Wait};
+    ///
+    /// let (path, how) = (c"Cargo.toml", OpenHow::default());
+    /// let file = match FileHandle::try_open(None, path, how) {
+    ///     Some(file) => file?,
+    ///     None => {
+    ///         let mut ring = Loop::new()?;
+    ///         ring.submit(Request::Open { directory: None, path: path.into(), how }, 1)?;
+    ///         while ring.wait(Wait::Forever)? == 0 {}
+    ///         let outcome = ring.take().expect("it has one");
+    ///         outcome.into_file().expect("it is there")
+    ///     }
+    /// };
+    /// assert!(file.with_fd(|fd| rustix::fs::fstat(fd))??.st_size > 0);
+    /// # std::io::Result::Ok(())
+    /// ```
+    #[doc(alias = "RESOLVE_CACHED")]
+    pub fn try_open(
+        directory: Option<&Self>,
+        path: &CStr,
+        how: OpenHow,
+    ) -> Option<io::Result<Self>> {
+        let OpenHow { flags, mode, resolve } = how;
+        let how = sys::OpenHow { flags, mode, resolve };
+        let paths = PathCalls::of_process()?;
+        let opened =
+            Self::attempt_in(directory, |directory| paths.open_file(directory, path, how))?;
+        Some(opened.map(Self::from))
     }
 
     /// Calls `f` with the descriptor and its calls that refuse to wait, on this thread. `None` also if
@@ -331,6 +482,40 @@ impl FileHandle {
         drop(state);
         drop(descriptor); // perhaps the last user
         Ok(())
+    }
+
+    /// Makes a call that does not wait, on this thread.
+    fn attempt<T>(
+        &self,
+        call: impl FnOnce(BorrowedFd<'_>) -> Option<io::Result<T>>,
+    ) -> Option<io::Result<T>> {
+        match self.descriptor()? {
+            Ok(descriptor) => call(descriptor.as_fd()),
+            Err(errno) => Some(Err(errno.into())),
+        }
+    }
+
+    /// As [`attempt`](Self::attempt), for a socket. `EINVAL` unless the arguments are valid.
+    fn attempt_on_socket(
+        &self,
+        is_valid: bool,
+        call: impl FnOnce(BorrowedFd<'_>) -> Result<Attempt<usize>, Errno>,
+    ) -> Option<io::Result<usize>> {
+        self.attempt(|fd| {
+            let result = if is_valid { call(fd) } else { Err(Errno::INVAL) };
+            result.map(Attempt::done).map_err(io::Error::from).transpose()
+        })
+    }
+
+    /// Makes a call that does not wait, in a directory or in the working directory.
+    fn attempt_in<T>(
+        directory: Option<&Self>,
+        call: impl FnOnce(Option<BorrowedFd<'_>>) -> Option<io::Result<T>>,
+    ) -> Option<io::Result<T>> {
+        match directory {
+            Some(directory) => directory.attempt(|fd| call(Some(fd))),
+            None => call(None),
+        }
     }
 
     /// Returns the descriptor for a call on this thread. `None` if another thread is just looking at it.

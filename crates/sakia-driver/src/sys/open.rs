@@ -147,6 +147,15 @@ fn may_wait(kind: FileType) -> bool {
     matches!(kind, FileType::Fifo | FileType::CharacterDevice | FileType::Unknown)
 }
 
+/// Returns whether such a file is opened, or refused, without waiting for a device or for another opener,
+/// given that its name is in the cache.
+pub(crate) fn opens_at_once(kind: FileType) -> bool {
+    matches!(
+        kind,
+        FileType::RegularFile | FileType::Directory | FileType::Symlink | FileType::Socket
+    )
+}
+
 /// Returns the flags for a non-blocking open, and whether `O_NONBLOCK` was added to the caller's.
 /// `O_CLOEXEC` is always added.
 pub(crate) fn open_flags(flags: u32) -> (u32, bool) {

@@ -50,10 +50,10 @@ pub use crate::sys::ControlMessage;
 use crate::sys::{DONT_WAIT, NO_SIGNAL};
 
 /// The `MSG_*` flags of a send with the same meaning on every backend.
-const SEND_FLAGS: u32 = DONT_WAIT | SendFlags::MORE.bits() | NO_SIGNAL;
+pub(crate) const SEND_FLAGS: u32 = DONT_WAIT | SendFlags::MORE.bits() | NO_SIGNAL;
 
 /// The `MSG_*` flags of a receive with the same meaning on every backend.
-const RECV_FLAGS: u32 = DONT_WAIT | RecvFlags::PEEK.bits();
+pub(crate) const RECV_FLAGS: u32 = DONT_WAIT | RecvFlags::PEEK.bits();
 
 /// Returns the route of a send. A plain call does not wait for room: then the queue does.
 #[inline(always)]

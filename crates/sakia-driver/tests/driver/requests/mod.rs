@@ -1,6 +1,7 @@
 //! Requests and their loop: each request does what the system call does, each token is answered once, files
 //! are closed once, and wakes and signals end a wait.
 
+mod attempts;
 mod bits;
 mod closing;
 mod each;

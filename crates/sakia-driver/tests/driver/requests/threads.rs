@@ -52,6 +52,14 @@ fn play(files: [FileHandle; FILES], seed: u64) {
                 }
                 continue;
             }
+            4 => {
+                match file.try_stat() {
+                    Some(Ok(stat)) => assert_eq!(stat.is_file(), at == 1, "another file"),
+                    Some(Err(error)) => assert_eq!(error.raw_os_error(), Some(libc::EBADF)),
+                    None => {}
+                }
+                continue;
+            }
             _ => Request::read(file, buffer.into(), offset),
         };
         tickets.push(ring.submit(request, token << 2 | at as u64).unwrap());
