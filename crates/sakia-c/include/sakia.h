@@ -494,6 +494,55 @@ int64_t sakia_try_write(const struct sakia_file *file,
                         size_t len,
                         uint64_t offset);
 
+// Receives up to `len` bytes that have arrived at the socket `file` into `buf`, on a stream up to 256 KiB.
+// `flags` are `MSG_PEEK` or 0. Returns the bytes, 0 at the end of a stream; `-EAGAIN` if nothing has
+// arrived. Bytes come to this call or to a request that receives at the same time.
+//
+// Any thread, and no loop is needed. Errors: `-EINVAL` no room, or other flags; `-ENOTSOCK`; others as
+// `recv(2)`. Keeps no memory.
+int64_t sakia_try_recv(const struct sakia_file *file,
+                       uint8_t *buf,
+                       size_t len,
+                       uint32_t flags);
+
+// Sends up to `len` bytes of `buf` on the connected socket `file`, on a stream as many as there is room for,
+// up to 256 KiB. `flags` are `MSG_MORE` or 0. Returns the bytes; `-EAGAIN` if there is no room. They may
+// come before those of requests under way, and between their parts. Raises no `SIGPIPE`.
+//
+// Any thread, and no loop is needed. Errors: `-EINVAL` other flags; `-ENOTSOCK`; others as `send(2)`. Keeps
+// no memory.
+int64_t sakia_try_send(const struct sakia_file *file,
+                       const uint8_t *buf,
+                       size_t len,
+                       uint32_t flags);
+
+// Writes a `struct statx` to `buf`, of `len` bytes (256): of `path` below `file`, or of `file` itself if
+// `path` is null; null for `file` is the working directory. `flags` are `AT_*`; only 0 without a path.
+// Returns 0; `-EAGAIN` if it might wait: a part of the path is not in the kernel's caches, or another
+// machine or process may serve the file. Where there is such a mount, also for a path with a symbolic link
+// on its way, and for a relative path to another mount.
+//
+// Any thread, and no loop is needed. Errors: `-EFAULT` no path and no file, or a null pointer; `-EINVAL`
+// flags, or too little room; others as `statx(2)`. Keeps no memory. Kernel: paths need 5.12.
+int32_t sakia_try_stat(const struct sakia_file *file,
+                       const char *path,
+                       uint32_t flags,
+                       void *buf,
+                       size_t len);
+
+// Opens `path` below `directory`, closed on exec, and stores a handle in `*file`; null for `directory` is
+// the working directory. `flags` are `O_*`, `resolve` the `RESOLVE_*` of `openat2(2)`. Returns 0; `-EAGAIN`
+// with null in `*file` if it makes a file or cuts one off, if it might wait as `sakia_try_stat` does, and
+// for a FIFO, whose other end does not notice, or a device.
+//
+// Any thread, and no loop is needed. Errors: `-EFAULT` a null pointer; others as `openat2(2)`. Owner: the
+// reference is the program's, for `sakia_file_unref`. Kernel: 5.12.
+int32_t sakia_try_open(const struct sakia_file *directory,
+                       const char *path,
+                       uint32_t flags,
+                       uint64_t resolve,
+                       struct sakia_file **file);
+
 // Returns the version of the library, as `SAKIA_VERSION` is that of the header.
 //
 // Any thread. Never fails.

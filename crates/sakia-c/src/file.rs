@@ -1,12 +1,14 @@
 //! Handles of files, which any thread may use.
 
+use std::ffi::{CStr, c_char, c_void};
+use std::io;
 use std::mem::ManuallyDrop;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 use std::slice;
 use std::sync::Arc;
 
 use rustix::io::Errno;
-use sakia_driver::{FileHandle, Target};
+use sakia_driver::{FileHandle, OpenHow, StatxResult, Target};
 
 use crate::guard::{Failure, guarded, guarded_int};
 use crate::interface::SAKIA_CURRENT_POSITION;
@@ -142,8 +144,7 @@ pub unsafe extern "C" fn sakia_file_unref(file: *mut sakia_file) {
 pub unsafe extern "C" fn sakia_file_number(file: *const sakia_file) -> i32 {
     guarded_int(|| {
         // SAFETY: the header's contract for files.
-        let file = unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))?;
-        Ok(file.raw().into())
+        Ok(unsafe { file_of(file) }?.raw().into())
     })
 }
 
@@ -173,20 +174,61 @@ pub(crate) fn check_memory(buf: *const u8, len: usize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Returns the result of a call that was tried, and the offset as it takes it.
-fn tried(result: Option<std::io::Result<usize>>) -> Result<i64, Failure> {
+/// The value of a call that was not made, since it might wait.
+const MIGHT_WAIT: i64 = -(Errno::AGAIN.raw_os_error() as i64);
+
+/// Returns the value of a call that was made; `None` if it was not.
+fn made<T>(result: Option<io::Result<T>>) -> Result<Option<T>, Failure> {
     match result {
-        None => Ok(-i64::from(Errno::AGAIN.raw_os_error())),
-        Some(Ok(count)) => Ok(count as i64),
-        Some(Err(error)) if errno_of_is_again(&error) => {
-            Ok(-i64::from(Errno::AGAIN.raw_os_error()))
-        }
+        Some(Err(error)) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => Ok(None),
         Some(Err(error)) => Err(Failure::of("the call", &error)),
+        Some(Ok(value)) => Ok(Some(value)),
+        None => Ok(None),
     }
 }
 
-fn errno_of_is_again(error: &std::io::Error) -> bool {
-    Errno::from_io_error(error) == Some(Errno::AGAIN)
+/// Returns the result of a transfer that was tried.
+fn tried(result: Option<io::Result<usize>>) -> Result<i64, Failure> {
+    Ok(made(result)?.map_or(MIGHT_WAIT, |count| count as i64))
+}
+
+/// Returns the file of a call.
+///
+/// # Safety
+///
+/// - As for [`sakia_file::at`].
+unsafe fn file_of<'a>(file: *const sakia_file) -> Result<&'a FileHandle, Failure> {
+    // SAFETY: the caller's promise.
+    unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))
+}
+
+/// Returns the bytes to read from, for one call.
+///
+/// # Safety
+///
+/// - So many bytes are readable there, unless it is null.
+unsafe fn bytes_of<'a>(buf: *const u8, len: usize) -> Result<&'a [u8], Failure> {
+    check_memory(buf, len)?;
+    if len == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: not null, and the program lends so many bytes for the call.
+    Ok(unsafe { slice::from_raw_parts(buf, len) })
+}
+
+/// Returns the bytes to fill, for one call.
+///
+/// # Safety
+///
+/// - So many bytes are valid for writes, unless it is null.
+unsafe fn room_of<'a>(buf: *mut u8, len: usize) -> Result<&'a mut [u8], Failure> {
+    check_memory(buf, len)?;
+    if len == 0 {
+        return Err(Failure::invalid("no room to read into"));
+    }
+    // SAFETY: not null, and the program lends so many bytes for the call. They are bytes, whatever they are
+    // in its language: the library is not compiled together with it.
+    Ok(unsafe { slice::from_raw_parts_mut(buf, len) })
 }
 
 fn position(offset: u64) -> Option<u64> {
@@ -207,15 +249,8 @@ pub unsafe extern "C" fn sakia_try_read(
     offset: u64,
 ) -> i64 {
     guarded(|| {
-        check_memory(buf, len)?;
-        // SAFETY: the header's contract for files.
-        let file = unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))?;
-        if len == 0 {
-            return Err(Failure::invalid("no room to read into"));
-        }
-        // SAFETY: not null, and the program lends so many bytes for the call. They are bytes, whatever they
-        // are in its language: the library is not compiled together with it.
-        let buf = unsafe { slice::from_raw_parts_mut(buf, len) };
+        // SAFETY: the header's contract for files and memory.
+        let (buf, file) = unsafe { (room_of(buf, len)?, file_of(file)?) };
         tried(file.try_read(buf, position(offset)))
     })
 }
@@ -231,15 +266,124 @@ pub unsafe extern "C" fn sakia_try_write(
     offset: u64,
 ) -> i64 {
     guarded(|| {
-        check_memory(buf, len)?;
-        // SAFETY: the header's contract for files.
-        let file = unsafe { sakia_file::at(file) }.ok_or_else(|| Failure::null("the file"))?;
-        let bytes: &[u8] = if len == 0 {
-            &[]
-        } else {
-            // SAFETY: not null, and the program lends so many bytes for the call.
-            unsafe { slice::from_raw_parts(buf, len) }
-        };
+        // SAFETY: the header's contract for files and memory.
+        let (bytes, file) = unsafe { (bytes_of(buf, len)?, file_of(file)?) };
         tried(file.try_write(bytes, position(offset)))
+    })
+}
+
+/// Receives up to `len` bytes that have arrived at the socket `file` into `buf`, on a stream up to 256 KiB.
+/// `flags` are `MSG_PEEK` or 0. Returns the bytes, 0 at the end of a stream; `-EAGAIN` if nothing has
+/// arrived. Bytes come to this call or to a request that receives at the same time.
+///
+/// Any thread, and no loop is needed. Errors: `-EINVAL` no room, or other flags; `-ENOTSOCK`; others as
+/// `recv(2)`. Keeps no memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_try_recv(
+    file: *const sakia_file,
+    buf: *mut u8,
+    len: usize,
+    flags: u32,
+) -> i64 {
+    guarded(|| {
+        // SAFETY: the header's contract for files and memory.
+        let (buf, file) = unsafe { (room_of(buf, len)?, file_of(file)?) };
+        tried(file.try_recv(buf, flags))
+    })
+}
+
+/// Sends up to `len` bytes of `buf` on the connected socket `file`, on a stream as many as there is room for,
+/// up to 256 KiB. `flags` are `MSG_MORE` or 0. Returns the bytes; `-EAGAIN` if there is no room. They may
+/// come before those of requests under way, and between their parts. Raises no `SIGPIPE`.
+///
+/// Any thread, and no loop is needed. Errors: `-EINVAL` other flags; `-ENOTSOCK`; others as `send(2)`. Keeps
+/// no memory.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_try_send(
+    file: *const sakia_file,
+    buf: *const u8,
+    len: usize,
+    flags: u32,
+) -> i64 {
+    guarded(|| {
+        // SAFETY: the header's contract for files and memory.
+        let (bytes, file) = unsafe { (bytes_of(buf, len)?, file_of(file)?) };
+        tried(file.try_send(bytes, flags))
+    })
+}
+
+/// Writes a `struct statx` to `buf`, of `len` bytes (256): of `path` below `file`, or of `file` itself if
+/// `path` is null; null for `file` is the working directory. `flags` are `AT_*`; only 0 without a path.
+/// Returns 0; `-EAGAIN` if it might wait: a part of the path is not in the kernel's caches, or another
+/// machine or process may serve the file. Where there is such a mount, also for a path with a symbolic link
+/// on its way, and for a relative path to another mount.
+///
+/// Any thread, and no loop is needed. Errors: `-EFAULT` no path and no file, or a null pointer; `-EINVAL`
+/// flags, or too little room; others as `statx(2)`. Keeps no memory. Kernel: paths need 5.12.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_try_stat(
+    file: *const sakia_file,
+    path: *const c_char,
+    flags: u32,
+    buf: *mut c_void,
+    len: usize,
+) -> i32 {
+    guarded_int(|| {
+        if buf.is_null() {
+            return Err(Failure::null("the memory of the result"));
+        }
+        if len < size_of::<StatxResult>() {
+            return Err(Failure::invalid(format_args!("{len} bytes for a struct statx")));
+        }
+        let stat = if path.is_null() {
+            if flags != 0 {
+                return Err(Failure::invalid(format_args!("flags {flags:#x} without a path")));
+            }
+            // SAFETY: the header's contract for files.
+            unsafe { file_of(file) }?.try_stat()
+        } else {
+            // SAFETY: the header's contract for files and paths.
+            let (directory, path) = unsafe { (sakia_file::at(file), CStr::from_ptr(path)) };
+            FileHandle::try_stat_at(directory, path, flags)
+        };
+        let Some(stat) = made(stat)? else { return Ok(MIGHT_WAIT) };
+        // SAFETY: not null, and there is room: the header's contract.
+        unsafe { buf.cast::<StatxResult>().write_unaligned(stat) };
+        Ok(0)
+    })
+}
+
+/// Opens `path` below `directory`, closed on exec, and stores a handle in `*file`; null for `directory` is
+/// the working directory. `flags` are `O_*`, `resolve` the `RESOLVE_*` of `openat2(2)`. Returns 0; `-EAGAIN`
+/// with null in `*file` if it makes a file or cuts one off, if it might wait as `sakia_try_stat` does, and
+/// for a FIFO, whose other end does not notice, or a device.
+///
+/// Any thread, and no loop is needed. Errors: `-EFAULT` a null pointer; others as `openat2(2)`. Owner: the
+/// reference is the program's, for `sakia_file_unref`. Kernel: 5.12.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_try_open(
+    directory: *const sakia_file,
+    path: *const c_char,
+    flags: u32,
+    resolve: u64,
+    file: *mut *mut sakia_file,
+) -> i32 {
+    guarded_int(|| {
+        if file.is_null() {
+            return Err(Failure::null("the place of the handle"));
+        }
+        // SAFETY: not null, so valid: the header's contract for places of handles.
+        unsafe { file.write(std::ptr::null_mut()) };
+        if path.is_null() {
+            return Err(Failure::null("`path`"));
+        }
+        // SAFETY: the header's contract for files and paths.
+        let (directory, path) = unsafe { (sakia_file::at(directory), CStr::from_ptr(path)) };
+        let how = OpenHow { flags: flags.into(), mode: 0, resolve };
+        let opened = made(FileHandle::try_open(directory, path, how))?;
+        let Some(opened) = opened else { return Ok(MIGHT_WAIT) };
+        // SAFETY: as above.
+        unsafe { file.write(sakia_file::given(opened)) };
+        Ok(0)
     })
 }

@@ -57,7 +57,8 @@ static void null_handles(sakia_loop *loop) {
     sakia_loop *made;
     sakia_request request = request_of(SAKIA_OP_NOP);
     sakia_result result;
-    char byte = 0;
+    sakia_file *file;
+    char byte = 0, facts[256];
     REFUSED(sakia_loop_new(NULL, &made), EFAULT);
     REFUSED(sakia_loop_new(&options, NULL), EFAULT);
     REFUSED(sakia_loop_submit(NULL, &request, 1, NULL, NULL), EFAULT);
@@ -79,6 +80,13 @@ static void null_handles(sakia_loop *loop) {
     REFUSED(sakia_file_number(NULL), EFAULT);
     REFUSED(sakia_try_read(NULL, (uint8_t *)&byte, 1, 0), EFAULT);
     REFUSED(sakia_try_write(NULL, (const uint8_t *)&byte, 1, 0), EFAULT);
+    REFUSED(sakia_try_recv(NULL, (uint8_t *)&byte, 1, 0), EFAULT);
+    REFUSED(sakia_try_send(NULL, (const uint8_t *)&byte, 1, 0), EFAULT);
+    REFUSED(sakia_try_stat(NULL, NULL, 0, facts, sizeof facts), EFAULT);
+    REFUSED(sakia_try_stat(NULL, "/", 0, NULL, sizeof facts), EFAULT);
+    REFUSED(sakia_try_open(NULL, "/", O_RDONLY, 0, NULL), EFAULT);
+    REFUSED(sakia_try_open(NULL, NULL, O_RDONLY, 0, &file), EFAULT);
+    CHECK(file == NULL);
     CHECK(sakia_why_no_ring(NULL) == NULL);
     CHECK(sakia_loop_free(NULL) == 0);
     CHECK(sakia_file_ref(NULL) == NULL && sakia_waker_clone(NULL) == NULL);
@@ -120,6 +128,16 @@ static void sizes(sakia_loop *loop, sakia_file *file) {
     REFUSED(sakia_try_read(file, (uint8_t *)memory, 0, 0), EINVAL);
     REFUSED(sakia_try_read(file, (uint8_t *)memory, SIZE_MAX, 0), EINVAL);
     REFUSED(sakia_try_read(file, NULL, 1, 0), EFAULT);
+    REFUSED(sakia_try_recv(file, (uint8_t *)memory, 0, 0), EINVAL);
+    REFUSED(sakia_try_recv(file, NULL, 1, 0), EFAULT);
+    REFUSED(sakia_try_recv(file, (uint8_t *)memory, 8, 1 << 30), EINVAL);
+    REFUSED(sakia_try_recv(file, (uint8_t *)memory, 8, 0), ENOTSOCK);
+    REFUSED(sakia_try_send(file, (uint8_t *)memory, SIZE_MAX, 0), EINVAL);
+    REFUSED(sakia_try_send(file, NULL, 1, 0), EFAULT);
+    REFUSED(sakia_try_send(file, (uint8_t *)memory, 0, 0), ENOTSOCK);
+    REFUSED(sakia_try_stat(file, NULL, 0, memory, 255), EINVAL);
+    REFUSED(sakia_try_stat(file, NULL, 1, memory, 256), EINVAL);
+    REFUSED(sakia_try_stat(NULL, "/", 1 << 30, memory, 256), EINVAL);
 
     /* Every operation, with nothing: no crash, and a result for each that was accepted. */
     for (op = 0; op < 64; op++) {
@@ -254,7 +272,8 @@ static void tickets(sakia_loop *loop) {
 static void descriptors(sakia_loop *loop) {
     sakia_file *file;
     sakia_request request = request_of(SAKIA_OP_READ);
-    char byte;
+    sakia_file *other;
+    char byte, facts[256];
     int fd = open("/dev/null", O_RDONLY);
     CHECK(fd >= 0 && close(fd) == 0);
     REFUSED(sakia_file_adopt(fd, &file), EBADF);
@@ -281,6 +300,12 @@ static void descriptors(sakia_loop *loop) {
     request.len = 1;
     CHECK(perform(loop, request).value == -EBADF);
     REFUSED(sakia_try_read(file, (uint8_t *)&byte, 1, 0), EBADF);
+    REFUSED(sakia_try_recv(file, (uint8_t *)&byte, 1, 0), EBADF);
+    REFUSED(sakia_try_send(file, (uint8_t *)&byte, 1, 0), EBADF);
+    REFUSED(sakia_try_stat(file, NULL, 0, facts, sizeof facts), EBADF);
+    REFUSED(sakia_try_stat(file, "/", 0, facts, sizeof facts), EBADF);
+    REFUSED(sakia_try_open(file, "/", O_RDONLY, 0, &other), EBADF);
+    CHECK(other == NULL);
     sakia_file_unref(file);
     request = request_of(SAKIA_OP_CLOSE);
     request.options = SAKIA_BY_FD;

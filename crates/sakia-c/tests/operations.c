@@ -427,6 +427,66 @@ static void signals(void) {
     CHECK(pthread_sigmask(SIG_SETMASK, &own, NULL) == 0 && handled == 2);
 }
 
+/* Makes a call that never waits until it is made: the kernel may have dropped a name. */
+#define MADE(call) \
+    do { \
+        for (tries = 0; tries < 1000 && (value = (call)) == -EAGAIN; tries++) { \
+        } \
+    } while (0)
+
+/* What never waits, with the default action of SIGPIPE. */
+static void attempts(sakia_file *directory) {
+    sakia_file *file, *ends[2], *pipes[2];
+    struct statx facts;
+    struct stat expected;
+    uint8_t bytes[8];
+    int64_t value = 0;
+    int fds[2], pair[2], tries;
+
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, pair) == 0 && pipe(fds) == 0);
+    CHECK(sakia_file_adopt(pair[0], &ends[0]) == 0 && sakia_file_adopt(pair[1], &ends[1]) == 0);
+    CHECK(sakia_file_adopt(fds[0], &pipes[0]) == 0 && sakia_file_adopt(fds[1], &pipes[1]) == 0);
+    CHECK(sakia_try_recv(ends[0], bytes, sizeof bytes, 0) == -EAGAIN);
+    CHECK(sakia_try_send(ends[1], (const uint8_t *)"hello", 5, 0) == 5);
+    CHECK(sakia_try_recv(ends[0], bytes, sizeof bytes, MSG_PEEK) == 5);
+    CHECK(sakia_try_recv(ends[0], bytes, sizeof bytes, 0) == 5 && memcmp(bytes, "hello", 5) == 0);
+    CHECK(sakia_try_stat(ends[0], NULL, 0, &facts, sizeof facts) == 0 && S_ISSOCK(facts.stx_mode));
+    sakia_file_unref(ends[1]);
+    sakia_file_unref(pipes[0]);
+    CHECK(sakia_try_recv(ends[0], bytes, sizeof bytes, 0) == 0);
+    CHECK(sakia_try_send(ends[0], bytes, 1, 0) == -EPIPE);
+    CHECK(sakia_try_write(ends[0], bytes, 1, SAKIA_CURRENT_POSITION) == -EPIPE);
+    CHECK(sakia_try_write(pipes[1], bytes, 1, SAKIA_CURRENT_POSITION) == -EPIPE);
+    sakia_file_unref(ends[0]);
+    sakia_file_unref(pipes[1]);
+
+    CHECK(fstat(sakia_file_number(directory), &expected) == 0);
+    memset(&facts, 0x5a, sizeof facts);
+    MADE(sakia_try_stat(directory, NULL, 0, &facts, sizeof facts));
+    CHECK(value == 0 && facts.stx_ino == expected.st_ino && facts.stx_mode == expected.st_mode);
+    file = open_in(directory, "tried", O_RDWR | O_CREAT);
+    CHECK(with_memory(SAKIA_OP_WRITE, file, bytes, 5, 0) == 5);
+    sakia_file_unref(file);
+    memset(&facts, 0x5a, sizeof facts);
+    MADE(sakia_try_stat(directory, "tried", AT_SYMLINK_NOFOLLOW, &facts, sizeof facts));
+    if (value != -EAGAIN) { /* else an older kernel */
+        CHECK(value == 0 && facts.stx_size == 5 && S_ISREG(facts.stx_mode));
+        MADE(sakia_try_open(directory, "tried", O_RDONLY, 0, &file));
+        CHECK(value == 0 && file != NULL && sakia_file_number(file) > 2);
+        memset(bytes, 0, sizeof bytes);
+        CHECK(with_memory(SAKIA_OP_READ, file, bytes, sizeof bytes, 0) == 5);
+        CHECK(memcmp(bytes, "hello", 5) == 0);
+        sakia_file_unref(file);
+        MADE(sakia_try_open(directory, "tried/x", O_RDONLY, 0, &file));
+        CHECK((value == -ENOTDIR || value == -EAGAIN) && file == NULL);
+    }
+    CHECK(sakia_try_open(directory, "tried", O_WRONLY | O_TRUNC, 0, &file) == -EAGAIN && file == NULL);
+    CHECK(sakia_try_open(NULL, "/dev/null", O_RDONLY, 0, &file) == -EAGAIN && file == NULL);
+    CHECK(with_path(SAKIA_OP_UNLINK, directory, "tried", 0, 0) == 0);
+    MADE(sakia_try_stat(directory, "tried", 0, &facts, sizeof facts));
+    CHECK(value == -ENOENT || value == -EAGAIN);
+}
+
 int main(void) {
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     char path[] = "/tmp/sakia-c-XXXXXX";
@@ -441,6 +501,7 @@ int main(void) {
     rights();
     tokens(directory);
     signals();
+    attempts(directory);
     sakia_file_unref(directory);
     CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
     CHECK(sakia_loop_free(loop) == 0);
