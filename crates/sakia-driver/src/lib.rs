@@ -162,7 +162,7 @@ pub use observe::Observer;
 pub use operation::{Class, Completion, Delivered, Operation};
 pub use ops::*;
 pub use path_calls::PathCalls;
-pub use request::{Buffer, FileHandle, Foreign, Outcome, Request, Target, Value};
+pub use request::{Buffer, FileHandle, Foreign, Lent, Outcome, Request, Target, Value};
 pub use sakia_ring::{CURRENT_POSITION, SignalMask};
 pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;

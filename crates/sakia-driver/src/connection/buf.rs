@@ -37,7 +37,7 @@ struct Pooled {
 
 impl RecvBuf {
     /// Wraps bytes in memory of their own, at most 4 GiB.
-    pub(super) fn owned(bytes: Vec<u8>) -> Self {
+    pub(crate) fn owned(bytes: Vec<u8>) -> Self {
         let end = u32::try_from(bytes.len()).expect("no receive brings as much");
         Self { memory: Memory::Owned(bytes), begin: 0, end }
     }

@@ -1,9 +1,12 @@
 //! A loop of requests, for one thread.
 //!
 //! It is a [`Driver`] whose operations are [requests] with tokens. What is not the driver's is here: the
-//! descriptors of file handles ([`files`]), and wakes ([`waker`]).
+//! descriptors of file handles ([`files`]), requests that go on after an outcome ([`lasting`]), the bytes that
+//! these lend ([`lent`]), and wakes ([`waker`]).
 
 mod files;
+mod lasting;
+mod lent;
 mod requests;
 mod waker;
 
@@ -22,7 +25,7 @@ use crate::counters::Counters;
 use crate::decide::{Bypass, Rules, limits};
 use crate::driver::{DRAIN_LIMIT, Driver};
 use crate::readable;
-use crate::request::{Buffer, FileHandle, Outcome, Request};
+use crate::request::{Buffer, FileHandle, Lent, Outcome, Request};
 
 /// Performs requests for the thread that made it. Submitting and waiting are one system call, and results are
 /// taken without one.
@@ -420,6 +423,22 @@ impl Loop {
         self.requests.cancel(ticket);
     }
 
+    /// Returns the bytes of a [`Request::ReceiveMany`] that are lent; none if they are another loop's.
+    ///
+    /// # Examples
+    /// See [`Request::ReceiveMany`].
+    pub fn bytes(&self, lent: &Lent) -> &[u8] {
+        self.requests.bytes(lent)
+    }
+
+    /// Gives memory back to which bytes were received. Nothing happens if it is another loop's.
+    ///
+    /// # Examples
+    /// See [`Request::ReceiveMany`].
+    pub fn give_back(&mut self, lent: Lent) {
+        self.requests.give_back(lent);
+    }
+
     /// Returns the means to end a [`wait`](Loop::wait) from anywhere.
     ///
     /// # Examples
@@ -484,8 +503,11 @@ impl Loop {
     /// Does what is due before a wait, and returns how long it may sleep.
     #[inline(always)]
     fn begin_wait(&mut self, wait: Wait) -> Wait {
-        if self.is_polled || !self.requests.is_wake_armed() {
+        if self.is_polled || !self.requests.is_wake_armed() || self.requests.is_lasting_due() {
             self.prepare_turn();
+        }
+        if matches!(wait, Wait::Poll) {
+            self.driver.look_again(); // on epoll turns without a sleep look every second time
         }
         let is_woken = self.requests.signal().is_raised();
         if is_woken || self.requests.ready() > 0 { Wait::Poll } else { wait }
@@ -497,6 +519,7 @@ impl Loop {
         if self.requests.signal().is_raised() {
             self.requests.note_wake(self.is_polled);
         }
+        self.requests.run_lasting();
         self.requests.ready()
     }
 
@@ -510,6 +533,7 @@ impl Loop {
         if !self.requests.is_wake_armed() {
             self.requests.arm_wake();
         }
+        self.requests.prepare_lasting();
     }
 }
 

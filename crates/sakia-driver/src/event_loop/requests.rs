@@ -11,13 +11,16 @@ use std::task::{Context, Poll};
 use rustix::io::Errno;
 
 use super::files::KnownFiles;
+use super::lasting::{Lasting, RowTicket};
+use super::lent::LentBytes;
 use super::waker::WakePoll;
 use crate::driver::Driver;
 use crate::handle::Handle;
 use crate::key::Key;
+use crate::ops::PollEvents;
 use crate::request::{
-    Answer, Buffer, Closer, Deliveries, FileHandle, Letter, Mailbox, Outcome, Request, Signal,
-    Started, begun, start, under_way, with_memory,
+    Answer, Buffer, Closer, Deliveries, FileHandle, Files, Lent, Letter, Mailbox, Outcome, Request,
+    Signal, Started, Target, begun, start, under_way, with_memory,
 };
 
 /// Performs requests on a driver that has other operations, too, and whose turns another loop gives. A driver
@@ -48,8 +51,12 @@ use crate::request::{
 pub struct Requests {
     driver: Handle,
     files: KnownFiles,
-    /// Answers that need no slot of the driver.
+    /// Outcomes that need no slot of the driver.
     ready: VecDeque<Outcome>,
+    /// Requests that go on after an outcome.
+    lasting: Lasting,
+    /// Received bytes that were not given back.
+    lent: LentBytes,
     /// Outcomes of requests that have more.
     deliveries: Rc<Deliveries>,
     wake: WakePoll,
@@ -64,7 +71,20 @@ pub struct Requests {
 /// # Examples
 /// See [`Loop::cancel`](crate::Loop::cancel).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Ticket(Option<Key>);
+pub struct Ticket(Named);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Named {
+    Nothing,
+    /// A request with a slot of the driver.
+    Slot(Key),
+    /// One that goes on after an outcome.
+    Row(RowTicket),
+}
+
+/// Marks, in the lowest bits of a ticket's number, which are zero in a key.
+const SLOT: u64 = 1;
+const ROW: u64 = 2;
 
 impl Ticket {
     /// Returns the ticket as a number, for other languages. That of one that names nothing is 0.
@@ -83,8 +103,13 @@ impl Ticket {
     /// ```
     #[inline]
     pub fn to_bits(self) -> u64 {
-        // The lowest bits of a key are zero: one of them tells a key from none.
-        self.0.map_or(0, |key| key.user_data() | 1)
+        match self.0 {
+            Named::Nothing => 0,
+            Named::Slot(key) => key.user_data() | SLOT,
+            Named::Row(RowTicket { index, generation }) => {
+                u64::from(generation) << 32 | u64::from(index) << 8 | ROW
+            }
+        }
     }
 
     /// Returns the ticket with this number.
@@ -93,7 +118,14 @@ impl Ticket {
     /// See [`to_bits`](Ticket::to_bits).
     #[inline]
     pub fn from_bits(bits: u64) -> Self {
-        Self((bits != 0).then(|| Key::from_user_data(bits)))
+        match bits & (SLOT | ROW) {
+            0 => Self(Named::Nothing),
+            ROW => Self(Named::Row(RowTicket {
+                index: (bits as u32) >> 8,
+                generation: (bits >> 32) as u32,
+            })),
+            _ => Self(Named::Slot(Key::from_user_data(bits))),
+        }
     }
 }
 
@@ -121,6 +153,8 @@ impl Requests {
             driver,
             files,
             ready: VecDeque::new(),
+            lasting: Lasting::default(),
+            lent: LentBytes::default(),
             deliveries: Rc::default(),
             wake: WakePoll::default(),
             under_way: 0,
@@ -160,6 +194,8 @@ impl Requests {
                 self.under_way += 1;
                 return self.close(&file, token);
             }
+            Request::PollMany { file, events } => return self.poll_many(&file, events, token),
+            Request::ReceiveMany { socket } => return self.receive_many(&socket, token),
             other => start(other, token, driver, &mut self.files.of(driver), &self.deliveries),
         };
         self.note(token, started)
@@ -206,7 +242,7 @@ impl Requests {
     fn note(&mut self, token: u64, started: Result<Started, Errno>) -> Ticket {
         self.under_way += 1;
         match started {
-            Ok(Started::As(key)) => Ticket(Some(key)),
+            Ok(Started::As(key)) => Ticket(Named::Slot(key)),
             Ok(Started::Done(answer)) => self.answer(token, answer),
             Err(errno) => self.fail(token, errno),
         }
@@ -220,7 +256,7 @@ impl Requests {
     #[inline(always)]
     pub fn take(&mut self) -> Option<Outcome> {
         if let Some(outcome) = self.ready.pop_front() {
-            self.under_way -= 1;
+            self.under_way -= usize::from(!outcome.more);
             return Some(outcome);
         }
         if !self.deliveries.is_empty()
@@ -248,6 +284,9 @@ impl Requests {
                 break; // as all operations would from now on
             }
         }
+        self.lasting.ask(cx.waker());
+        self.prepare_lasting();
+        self.run_lasting();
         match self.ready() {
             0 => {
                 self.driver.shared.ask_for_answers(cx.waker().clone());
@@ -263,13 +302,89 @@ impl Requests {
     /// # Examples
     /// See [`under_way`](Requests::under_way), and [`Loop::cancel`](crate::Loop::cancel).
     pub fn cancel(&mut self, ticket: Ticket) {
-        if let Some(key) = ticket.0 {
-            self.driver.shared.cancel_request(key);
+        match ticket.0 {
+            Named::Nothing => {}
+            Named::Slot(key) => self.driver.shared.cancel_request(key),
+            Named::Row(row) => {
+                let (lent, ready) = (&mut self.lent, &mut self.ready);
+                self.lasting
+                    .cancel(row, &mut |token, news| ready.push_back(lent.told(token, news)));
+            }
         }
+    }
+
+    /// Returns the bytes of a [`Request::ReceiveMany`] that are lent; none if they are another's.
+    ///
+    /// # Examples
+    /// See [`Request::ReceiveMany`].
+    pub fn bytes(&self, lent: &Lent) -> &[u8] {
+        self.lent.bytes(lent)
+    }
+
+    /// Gives memory back to which bytes were received. Nothing happens if it is another's.
+    ///
+    /// # Examples
+    /// See [`Request::ReceiveMany`].
+    pub fn give_back(&mut self, lent: Lent) {
+        self.lent.give_back(&lent);
+    }
+
+    #[cold]
+    fn poll_many(&mut self, file: &Target, events: PollEvents, token: u64) -> Ticket {
+        self.under_way += 1;
+        match self.files.of(&self.driver).find(file) {
+            Ok(fd) => Ticket(Named::Row(self.lasting.add_poll(token, fd, events))),
+            Err(errno) => self.fail(token, errno),
+        }
+    }
+
+    #[cold]
+    fn receive_many(&mut self, socket: &Target, token: u64) -> Ticket {
+        self.under_way += 1;
+        match self.files.of(&self.driver).find(socket) {
+            Ok(fd) => Ticket(Named::Row(self.lasting.add_stream(token, fd, &self.driver))),
+            Err(errno) => self.fail(token, errno),
+        }
+    }
+
+    /// Returns whether [`prepare_lasting`](Self::prepare_lasting) has something to do.
+    #[inline(always)]
+    pub(super) fn is_lasting_due(&self) -> bool {
+        self.lasting.is_due() || self.lasting.has_fired()
+    }
+
+    /// Does what requests that go on need before a turn.
+    pub(super) fn prepare_lasting(&mut self) {
+        let (lent, ready) = (&mut self.lent, &mut self.ready);
+        let mut tell = |token, news| ready.push_back(lent.told(token, news));
+        if self.lasting.is_due() {
+            self.lasting.start_polls(&self.driver, &mut tell);
+        }
+        if self.lasting.has_fired() {
+            self.lasting.run(&self.driver, &mut tell);
+        }
+    }
+
+    /// Takes the news of requests that go on.
+    #[inline(always)]
+    pub(super) fn run_lasting(&mut self) {
+        if self.lasting.has_fired() {
+            self.run_fired();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn run_fired(&mut self) {
+        let (lent, ready) = (&mut self.lent, &mut self.ready);
+        let tell = &mut |token, news| ready.push_back(lent.told(token, news));
+        self.lasting.run(&self.driver, tell);
     }
 
     /// Forgets all files, and expects no more wakes: the driver is about to end.
     pub(super) fn begin_end(&mut self) {
+        let (lent, ready) = (&mut self.lent, &mut self.ready);
+        self.lasting.end_all(&mut |token, news| ready.push_back(lent.told(token, news)));
         self.read_letters();
         self.files.forget_all();
         self.read_letters(); // of files of which this driver was the last user
@@ -332,7 +447,7 @@ impl Requests {
     fn answer(&mut self, token: u64, answer: Answer) -> Ticket {
         let Answer { result, value } = answer;
         self.ready.push_back(Outcome { token, more: false, result, value });
-        Ticket(None)
+        Ticket(Named::Nothing)
     }
 
     #[cold]
@@ -375,7 +490,7 @@ impl Requests {
             return self.fail(token, errno);
         }
         self.read_letters();
-        Ticket(None)
+        Ticket(Named::Nothing)
     }
 }
 

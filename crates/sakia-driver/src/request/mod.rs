@@ -9,6 +9,7 @@ mod attempt;
 mod buffer;
 mod control;
 mod file;
+mod lent;
 mod mailbox;
 mod several;
 mod signal;
@@ -21,6 +22,7 @@ pub(crate) use self::answer::Answer;
 pub use self::buffer::{Buffer, Foreign};
 pub(crate) use self::file::{Closer, Descriptor, Named};
 pub use self::file::{FileHandle, Target};
+pub use self::lent::Lent;
 pub(crate) use self::mailbox::{FileId, Letter, Mailbox};
 pub(crate) use self::several::{AcceptMany, Deliveries};
 pub(crate) use self::signal::Signal;
@@ -124,6 +126,36 @@ pub enum Request {
     CopyRange { from: Target, from_offset: u64, to: Target, to_offset: u64, len: usize },
     /// Waits until one of the events is ready. The value is the ready events.
     Poll { file: Target, events: PollEvents },
+    /// Tells of readiness until it is canceled, or the file is closed: an outcome for each turn in which one of
+    /// the events is ready, with the ready events. It has level semantics: what is ready and is left so is
+    /// told again by the next wait.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Write;
+    ///
+    /// use sakia_driver::{FileHandle, Loop, PollEvents, Request, Wait};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let (reader, mut writer) = std::io::pipe()?;
+    /// let reader = FileHandle::new(reader);
+    /// let file = (&reader).into();
+    /// let ticket = ring.submit(Request::PollMany { file, events: PollEvents::READABLE }, 1)?;
+    /// assert_eq!(ring.wait(Wait::Poll)?, 0);
+    /// writer.write_all(b"ab")?;
+    /// for _ in 0..2 {
+    ///     while ring.wait(Wait::Forever)? == 0 {}
+    ///     let outcome = ring.take().expect("it is ready, as long as there are bytes");
+    ///     assert!(outcome.more && outcome.result? & PollEvents::READABLE.0 as usize != 0);
+    ///     assert_eq!(reader.with_fd(|fd| rustix::io::read(fd, &mut [0; 1]))??, 1);
+    /// }
+    /// assert_eq!(ring.wait(Wait::Poll)?, 0);
+    /// ring.cancel(ticket);
+    /// while ring.wait(Wait::Forever)? == 0 {}
+    /// assert!(!ring.take().expect("the last").more);
+    /// # std::io::Result::Ok(())
+    /// ```
+    PollMany { file: Target, events: PollEvents },
     /// Makes a socket, closed on exec. The value is its handle.
     Socket { domain: Domain, kind: SocketType, protocol: u32 },
     /// Gives a socket an address.
@@ -142,6 +174,41 @@ pub enum Request {
     Send { socket: Target, buffer: Buffer, flags: u32 },
     /// Receives from a connected socket. The value is the number of bytes.
     Receive { socket: Target, buffer: Buffer, flags: u32 },
+    /// Receives from a connected stream socket until the peer sends no more, or it is canceled, into memory of
+    /// the loop: an outcome for each piece, whose bytes are [lent](Value::Lent) until they are given back. The
+    /// kernel receives ahead, up to 256 KiB; then the peer has to wait. A queue has its own memory for each
+    /// piece instead. There may be no other receive on the socket meanwhile.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::io::Write;
+    /// use std::os::fd::OwnedFd;
+    /// use std::os::unix::net::UnixStream;
+    ///
+    /// use sakia_driver::{FileHandle, Loop, Request, Value, Wait};
+    ///
+    /// let mut ring = Loop::new()?;
+    /// let (near, mut far) = UnixStream::pair()?;
+    /// let near = FileHandle::new(OwnedFd::from(near));
+    /// ring.submit(Request::ReceiveMany { socket: near.into() }, 1)?;
+    /// far.write_all(b"hello")?;
+    /// drop(far);
+    /// let mut bytes = Vec::new();
+    /// loop {
+    ///     match ring.take() {
+    ///         Some(outcome) if outcome.more => {
+    ///             let Value::Lent(lent) = outcome.value else { panic!("bytes") };
+    ///             bytes.extend_from_slice(ring.bytes(&lent));
+    ///             ring.give_back(lent);
+    ///         }
+    ///         Some(end) => break assert_eq!(end.result?, 0),
+    ///         None => drop(ring.wait(Wait::Forever)?),
+    ///     }
+    /// }
+    /// assert_eq!(bytes, b"hello");
+    /// # std::io::Result::Ok(())
+    /// ```
+    ReceiveMany { socket: Target },
     /// Sends a datagram to an address, or to the peer if it is [unnamed](SocketAddress::is_unnamed), with
     /// control messages. The value is the number of bytes.
     ///
@@ -238,6 +305,8 @@ pub enum Value {
     Stat(Box<StatxResult>),
     /// Facts about a file system.
     StatFs(Box<StatfsResult>),
+    /// Bytes in memory of the loop.
+    Lent(Lent),
     /// A datagram, and the memory that the request had.
     Message(Box<(Received, ReceivedControl<FileHandle>)>, Buffer),
 }

@@ -41,7 +41,9 @@ pub(crate) fn start(
     let mut at =
         |directory: Option<Target>| directory.map(|target| files.find(&target)).transpose();
     Ok(match request {
-        Request::Close { .. } => return Err(Errno::INVAL),
+        Request::Close { .. } | Request::PollMany { .. } | Request::ReceiveMany { .. } => {
+            return Err(Errno::INVAL);
+        }
         Request::Nop => under_way(driver.nop(), token),
         Request::Read { file, buffer, offset } => {
             with_memory(files.find(&file), buffer, |fd, buffer| {

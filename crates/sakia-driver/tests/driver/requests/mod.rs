@@ -7,6 +7,7 @@ mod closing;
 mod each;
 pub mod ends;
 mod hostile;
+mod lasting;
 mod random;
 pub mod signals;
 mod threads;

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{Outcome, Request, Requests, Ticket};
+use sakia_driver::{Outcome, Request, Requests, Ticket, Value};
 use slab::Slab;
 
 use super::shared::Shared;
@@ -216,6 +216,9 @@ impl Server {
         while let Some(mut outcome) = self.requests.as_mut().and_then(Requests::take) {
             let number = (outcome.token >> Slot::BITS) as usize;
             outcome.token = u64::from(outcome.token as Slot);
+            if let (Value::Lent(_), Some(requests)) = (&outcome.value, &mut self.requests) {
+                outcome.value = copied(requests, outcome.value);
+            }
             let served = &mut self.queues[number];
             if served.outcomes.is_empty() {
                 self.touched.push(number);
@@ -231,6 +234,15 @@ impl Server {
             }
         }
     }
+}
+
+/// Returns lent bytes in memory of their own, since they go to another thread.
+#[cold]
+fn copied(requests: &mut Requests, value: Value) -> Value {
+    let Value::Lent(lent) = value else { return value };
+    let bytes = requests.bytes(&lent).to_vec();
+    requests.give_back(lent);
+    Value::Buffer(bytes.into())
 }
 
 impl Served {

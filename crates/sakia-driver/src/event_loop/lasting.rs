@@ -1,0 +1,275 @@
+//! Requests that go on after an outcome: readiness that lasts, and streams of received bytes.
+//!
+//! Each is a row with a future of the driver, which wakes the row by its number. A turn of the driver, and the
+//! submission, are followed by a [run](Lasting::run) of the rows that were woken, which gives their outcomes.
+//!
+//! Readiness has level semantics: a row that has told of it starts its poll again before the next turn, which
+//! tells of it again if nothing has changed.
+
+use std::cell::Cell;
+use std::future::Future;
+use std::io;
+use std::mem;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+
+use rustix::io::Errno;
+use slab::Slab;
+
+use crate::connection::{Connection, RecvBuf};
+use crate::fd::Fd;
+use crate::handle::{Handle, Op};
+use crate::ops::PollEvents;
+use crate::ops::poll::Poll as PollOperation;
+
+/// The most pieces that one run takes from a stream: the others have their turn.
+const PIECES_MAX: usize = 16;
+
+/// Names a row while its request goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct RowTicket {
+    pub(super) index: u32,
+    pub(super) generation: u32,
+}
+
+/// A piece of news of a request.
+pub(super) enum News {
+    /// Events are ready. More will follow.
+    Ready(PollEvents),
+    /// Bytes have come. More will follow.
+    Bytes(RecvBuf),
+    /// The last outcome.
+    End(io::Result<usize>),
+}
+
+/// The rows.
+#[derive(Default)]
+pub(super) struct Lasting {
+    rows: Slab<Row>,
+    fired: Arc<Fired>,
+    /// Rows whose poll starts again before the next turn.
+    due: Vec<u32>,
+    generations: u32,
+}
+
+struct Row {
+    token: u64,
+    generation: u32,
+    waker: Waker,
+    work: Work,
+}
+
+enum Work {
+    /// Readiness. The operation is `None` between two polls.
+    Ready { fd: Fd, events: PollEvents, poll: Option<Op<PollOperation>>, is_canceled: bool },
+    Stream {
+        connection: Connection,
+        run: Pin<Box<dyn Future<Output = io::Result<()>>>>,
+        piece: Piece,
+    },
+    /// A stream that was canceled, and gives the bytes that have come.
+    Stopping(Pin<Box<dyn Future<Output = io::Result<Vec<u8>>>>>),
+}
+
+/// The place of bytes that have come.
+type Piece = Rc<Cell<Option<RecvBuf>>>;
+
+/// Rows that were woken.
+#[derive(Default)]
+struct Fired {
+    rows: Mutex<Vec<u32>>,
+    has_some: AtomicBool,
+    /// Woken with them: the task of an executor.
+    asker: Mutex<Option<Waker>>,
+}
+
+/// Of other threads only because a [`Wake`] is for all threads.
+struct Firing {
+    row: u32,
+    fired: Arc<Fired>,
+}
+
+fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wake for Firing {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        lock(&self.fired.rows).push(self.row);
+        self.fired.has_some.store(true, Ordering::Release);
+        let asker = lock(&self.fired.asker).take();
+        if let Some(asker) = asker {
+            asker.wake();
+        }
+    }
+}
+
+impl Lasting {
+    /// Returns whether rows were woken.
+    #[inline(always)]
+    pub(super) fn has_fired(&self) -> bool {
+        self.fired.has_some.load(Ordering::Acquire)
+    }
+
+    /// Returns whether polls are to be started again.
+    #[inline(always)]
+    pub(super) fn is_due(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Wakes `waker`, and no other, with the next row.
+    pub(super) fn ask(&self, waker: &Waker) {
+        if !self.rows.is_empty() {
+            *lock(&self.fired.asker) = Some(waker.clone());
+        }
+    }
+
+    /// Adds a request that tells of readiness. It is due.
+    pub(super) fn add_poll(&mut self, token: u64, fd: Fd, events: PollEvents) -> RowTicket {
+        let ticket = self.add(token, Work::Ready { fd, events, poll: None, is_canceled: false });
+        self.due.push(ticket.index);
+        ticket
+    }
+
+    /// Adds a request that tells of the bytes of a stream. It is woken.
+    pub(super) fn add_stream(&mut self, token: u64, fd: Fd, driver: &Handle) -> RowTicket {
+        let (connection, piece) = (driver.connection(fd), Piece::default());
+        let (own, place) = (connection.clone(), Rc::clone(&piece));
+        let run = Box::pin(async move {
+            loop {
+                let bytes = own.recv().await?;
+                if bytes.is_empty() {
+                    return Ok(());
+                }
+                place.set(Some(bytes));
+                std::future::poll_fn(|_| take_turn(&place)).await;
+            }
+        });
+        let ticket = self.add(token, Work::Stream { connection, run, piece });
+        self.rows[ticket.index as usize].waker.wake_by_ref();
+        ticket
+    }
+
+    fn add(&mut self, token: u64, work: Work) -> RowTicket {
+        let place = self.rows.vacant_entry();
+        let row = place.key() as u32; // fewer than slots of a driver
+        let waker = Arc::new(Firing { row, fired: Arc::clone(&self.fired) }).into();
+        self.generations = self.generations.wrapping_add(1);
+        place.insert(Row { token, generation: self.generations, waker, work });
+        RowTicket { index: row, generation: self.generations }
+    }
+
+    /// Starts polls again that are due, for the next turn.
+    pub(super) fn start_polls(&mut self, driver: &Handle, tell: &mut impl FnMut(u64, News)) {
+        for index in mem::take(&mut self.due) {
+            self.step(index, driver, tell);
+        }
+    }
+
+    /// Goes on with the rows that were woken.
+    pub(super) fn run(&mut self, driver: &Handle, tell: &mut impl FnMut(u64, News)) {
+        // Those that wake themselves have their turn later.
+        self.fired.has_some.store(false, Ordering::Release);
+        let rows = mem::take(&mut *lock(&self.fired.rows));
+        for index in rows {
+            self.step(index, driver, tell);
+        }
+    }
+
+    fn step(&mut self, index: u32, driver: &Handle, tell: &mut impl FnMut(u64, News)) {
+        let Some(row) = self.rows.get_mut(index as usize) else { return };
+        let (token, mut cx) = (row.token, Context::from_waker(&row.waker));
+        match &mut row.work {
+            Work::Ready { fd, events, poll, is_canceled } => {
+                if poll.is_none() && fd.is_closing() {
+                    return self.end(index, Err(Errno::CANCELED.into()), tell);
+                }
+                let op = poll.get_or_insert_with(|| driver.poll(fd, *events));
+                let Poll::Ready(result) = Pin::new(op).poll(&mut cx) else { return };
+                *poll = None;
+                match result {
+                    Ok(ready) if !*is_canceled => {
+                        self.due.push(index);
+                        tell(token, News::Ready(ready));
+                    }
+                    result => self.end(index, result.map(|ready| ready.0 as usize), tell),
+                }
+            }
+            Work::Stream { run, piece, .. } => {
+                for _ in 0..PIECES_MAX {
+                    let poll = run.as_mut().poll(&mut cx);
+                    match (piece.take(), poll) {
+                        (Some(bytes), _) => tell(token, News::Bytes(bytes)),
+                        (None, Poll::Pending) => return,
+                        (None, Poll::Ready(result)) => {
+                            return self.end(index, result.map(|()| 0), tell);
+                        }
+                    }
+                }
+                row.waker.wake_by_ref();
+            }
+            Work::Stopping(stop) => {
+                let Poll::Ready(result) = stop.as_mut().poll(&mut cx) else { return };
+                if let Ok(bytes) = result
+                    && !bytes.is_empty()
+                {
+                    tell(token, News::Bytes(RecvBuf::owned(bytes)));
+                }
+                self.end(index, Err(Errno::CANCELED.into()), tell);
+            }
+        }
+    }
+
+    fn end(&mut self, index: u32, result: io::Result<usize>, tell: &mut impl FnMut(u64, News)) {
+        let Row { token, .. } = self.rows.remove(index as usize);
+        tell(token, News::End(result));
+    }
+
+    /// Cancels the request of a ticket, if it goes on.
+    pub(super) fn cancel(&mut self, ticket: RowTicket, tell: &mut impl FnMut(u64, News)) {
+        let row = self.rows.get_mut(ticket.index as usize);
+        let Some(row) = row.filter(|row| row.generation == ticket.generation) else { return };
+        match &mut row.work {
+            Work::Ready { poll: Some(op), is_canceled, .. } => {
+                *is_canceled = true;
+                op.cancel();
+            }
+            Work::Ready { poll: None, .. } => {
+                self.end(ticket.index, Err(Errno::CANCELED.into()), tell);
+            }
+            Work::Stream { connection, .. } => {
+                let connection = connection.clone();
+                // Drops the receive first, which loses nothing.
+                row.work =
+                    Work::Stopping(Box::pin(async move { connection.stop_receiving().await }));
+                row.waker.wake_by_ref();
+            }
+            Work::Stopping(_) => {}
+        }
+    }
+
+    /// Ends all of them.
+    pub(super) fn end_all(&mut self, tell: &mut impl FnMut(u64, News)) {
+        self.due.clear();
+        let rows = mem::take(&mut self.rows);
+        for (_, Row { token, work, .. }) in rows {
+            drop(work);
+            tell(token, News::End(Err(Errno::CANCELED.into())));
+        }
+    }
+}
+
+/// Completes once the place is empty.
+fn take_turn(place: &Piece) -> Poll<()> {
+    let piece = place.take();
+    let is_taken = piece.is_none();
+    place.set(piece);
+    if is_taken { Poll::Ready(()) } else { Poll::Pending }
+}
