@@ -2,82 +2,17 @@
 
 #![forbid(unsafe_code)]
 
-use std::env;
+mod installation;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-const HERE: &str = env!("CARGO_MANIFEST_DIR");
-const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+use installation::{Build, C, HERE, Installed, has, has_packages, text_of};
+
 const DRIVERS: [&str; 2] = ["auto", "poll"];
-
-/// A folder with an installation, which is removed at the end.
-struct Installed(PathBuf);
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
-    let text = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
-    output
-}
-
-fn text_of(command: &mut Command) -> String {
-    String::from_utf8(run(command).stdout).expect("text")
-}
-
-/// Returns whether this machine has the programs that the test needs.
-fn has(programs: &[&str]) -> bool {
-    let is_there = |name: &&&str| Command::new(name).arg("--version").output().is_ok();
-    let Some(missing) = programs.iter().find(|name| !is_there(name)) else { return true };
-    assert!(env::var_os("SAKIA_DENY_SKIPS").is_none_or(|deny| deny.is_empty()), "no {missing}");
-    println!("SKIP: this machine has no {missing}");
-    false
-}
-
-impl Installed {
-    fn new() -> Self {
-        let installed = Self(env::temp_dir().join(format!("sakia-c-{}", std::process::id())));
-        let mut install = Command::new(env!("CARGO"));
-        install.args(["run", "--quiet", "--locked", "--package", "xtask", "--", "dist"]);
-        install.args(["--profile", "dev", "--prefix"]).arg(&installed.0);
-        run(install.current_dir(Path::new(HERE).join("../..")));
-        installed
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.join(name).to_str().expect("UTF-8").to_owned()
-    }
-
-    /// Builds a program of this crate's, and returns its path.
-    fn build(&self, source: &str, language: &[&str], is_static: bool) -> String {
-        let mut flags = Command::new("pkg-config");
-        flags
-            .env("PKG_CONFIG_PATH", self.path("lib/pkgconfig"))
-            .args(["--cflags", "--libs", "sakia"]);
-        if is_static {
-            flags.arg("--static");
-        }
-        let mut flags = text_of(&mut flags);
-        if is_static {
-            flags = flags.replace("-lsakia", &self.path("lib/libsakia.a"));
-        }
-        let stem = Path::new(source).file_stem().and_then(|stem| stem.to_str()).expect("a name");
-        let program = self.path(&format!("{stem}-{}-{is_static}", language[0]));
-        let mut build = Command::new(language[0]);
-        build.args(&language[1..]).args(WARNINGS).arg("-pthread").arg(Path::new(HERE).join(source));
-        build.args(["-x", "none", "-o", &program, &format!("-Wl,-rpath,{}", self.path("lib"))]);
-        run(build.args(flags.split_whitespace()));
-        program
-    }
-}
 
 /// One installation serves all, since it takes a while.
 #[test]
@@ -85,16 +20,15 @@ fn programs_are_built_and_run() {
     if !has(&["cc", "c++", "pkg-config", "nm", "readelf"]) {
         return;
     }
-    let installed = Installed::new();
+    let installed = Installed::new("programs", &[]);
     symbols_are_the_listed_ones(&installed);
-    let c: &[&str] = &["cc", "-std=c11"];
-    let cpp: &[&str] = &["c++", "-std=c++17", "-x", "c++"];
-    for (language, is_static) in [(c, false), (cpp, false), (c, true)] {
-        let build = |source| installed.build(source, language, is_static);
+    let cpp = Build { compiler: "c++", flags: &["-std=c++17", "-x", "c++"], ..C };
+    for how in [C, cpp, Build { is_static: true, ..C }] {
+        let build = |source| installed.build(source, how);
         let tests = ["tests/hostile.c", "tests/operations.c", "tests/queue.c"];
         let [hostile, operations, queue] = tests.map(build);
         let sums = ["examples/file_sum.c", "examples/queue_sum.c"].map(build);
-        let epoll = build("examples/in_epoll.c");
+        let in_loops = in_other_loops(&installed, how);
         let echo = build("examples/echo_server.c");
         for driver in DRIVERS {
             let on_it = |program: &str| {
@@ -106,8 +40,10 @@ fn programs_are_built_and_run() {
             assert_eq!(text_of(&mut on_it(&operations)), "operations: ok\n");
             let path = installed.path("file_of_queue");
             assert_eq!(text_of(on_it(&queue).arg(path)), "queue: ok\n");
-            let lines = text_of(&mut on_it(&epoll));
-            assert_eq!(lines, "read a\nread b\nread c\nread d\nread e\n");
+            for program in &in_loops {
+                let lines = text_of(&mut on_it(program));
+                assert_eq!(lines, "read a\nread b\nread c\nread d\nread e\n", "{program}");
+            }
             for sum in &sums {
                 sums_are_right(&installed, on_it(sum));
             }
@@ -126,6 +62,17 @@ fn symbols_are_the_listed_ones(installed: &Installed) {
     assert_eq!(names, listed.lines().collect::<Vec<_>>());
     let dynamic = text_of(Command::new("readelf").args(["-d", &library]));
     assert!(dynamic.contains("[libsakia.so.0]") && dynamic.contains("NODELETE"), "{dynamic}");
+}
+
+/// Builds the examples within event loops of other kinds, as far as this machine has these.
+fn in_other_loops(installed: &Installed, how: Build<'_>) -> Vec<String> {
+    let all: [(&str, &[&str]); 3] = [
+        ("examples/in_epoll.c", &[]),
+        ("examples/in_libuv.c", &["libuv"]),
+        ("examples/in_libevent.c", &["libevent_core"]),
+    ];
+    let there = all.into_iter().filter(|(_, packages)| has_packages(packages));
+    there.map(|(source, packages)| installed.build(source, Build { packages, ..how })).collect()
 }
 
 fn sums_are_right(installed: &Installed, mut program: Command) {
