@@ -190,7 +190,7 @@ impl Handle {
     /// See [`OpenHow`](crate::OpenHow#examples).
     ///
     /// # Kernel
-    /// 5.6. Source: `io_uring_prep_openat2(3)`, `openat2(2)`.
+    /// 5.6; without `how.resolve` on epoll any. Source: `io_uring_prep_openat2(3)`, `openat2(2)`.
     pub fn openat2(&self, directory: Option<&Fd>, path: CString, how: OpenHow) -> Op<Openat2> {
         let (flags, is_nonblock_added) = open_flags(how.flags as u32);
         let how = OpenHow { flags: how.flags | u64::from(flags), ..how };

@@ -115,8 +115,12 @@ impl Open {
             let flags = OFlags::PATH | OFlags::CLOEXEC | self.flags() & OFlags::NOFOLLOW;
             let how = OpenHow { flags: flags.bits().into(), mode: 0, resolve };
             // SAFETY: the caller's promise.
-            let found = unsafe { super::openat2(self.dir, self.path, &how) }?;
-            return rustix::fs::fstat(found).map(|stat| FileType::from_raw_mode(stat.st_mode));
+            let found = unsafe { super::openat2(self.dir, self.path, &how) };
+            if found.as_ref().is_err_and(|&errno| self.needs_no_openat2(errno)) {
+                // SAFETY: the caller's promise.
+                return unsafe { Self { resolve: None, ..self }.file_type() };
+            }
+            return rustix::fs::fstat(found?).map(|stat| FileType::from_raw_mode(stat.st_mode));
         }
         let follows = !self.flags().contains(OFlags::NOFOLLOW);
         let flags = if follows { AtFlags::empty() } else { AtFlags::SYMLINK_NOFOLLOW };
@@ -135,9 +139,60 @@ impl Open {
             None => unsafe { super::openat(dir, path, flags as u32, mode as u32) },
             // SAFETY: the caller's promise.
             Some(resolve) => unsafe {
-                super::openat2(dir, path, &OpenHow { flags, mode, resolve })
+                match super::openat2(dir, path, &OpenHow { flags, mode, resolve }) {
+                    Err(errno) if self.needs_no_openat2(errno) => {
+                        check(flags, mode)?;
+                        super::openat(dir, path, flags as u32, mode as u32)
+                    }
+                    opened => opened,
+                }
             },
         }
+    }
+
+    /// Returns whether `openat(2)` can do what `openat2(2)` failed to do: a kernel before 5.6 does not know
+    /// that call, and some filters of system calls refuse it.
+    fn needs_no_openat2(self, errno: Errno) -> bool {
+        self.resolve == Some(0) && matches!(errno, Errno::NOSYS | Errno::PERM)
+    }
+}
+
+/// Checks flags and mode as `openat2(2)` does, and `openat(2)` does not.
+///
+/// # Errors
+/// `EINVAL`: an unknown flag or mode, or one that the others exclude.
+fn check(flags: u64, mode: u64) -> Result<(), Errno> {
+    /// `FASYNC`.
+    const ASYNC: u32 = 0o20000;
+    /// `O_TMPFILE` without `O_DIRECTORY`, which it includes.
+    const TEMPORARY: u32 = OFlags::TMPFILE.bits() & !OFlags::DIRECTORY.bits();
+    /// `O_LARGEFILE`, which a 64-bit program need not set.
+    const LARGE: u32 = if cfg!(target_arch = "aarch64") { 0o400000 } else { 0o100000 };
+    /// Those that go with `O_PATH`.
+    const PATH: u32 = OFlags::PATH.bits()
+        | OFlags::DIRECTORY.bits()
+        | OFlags::NOFOLLOW.bits()
+        | OFlags::CLOEXEC.bits();
+    const KNOWN: u32 = OFlags::ACCMODE.bits()
+        | OFlags::CREATE.bits()
+        | OFlags::EXCL.bits()
+        | OFlags::NOCTTY.bits()
+        | OFlags::TRUNC.bits()
+        | OFlags::APPEND.bits()
+        | OFlags::NONBLOCK.bits()
+        | OFlags::SYNC.bits()
+        | OFlags::DIRECT.bits()
+        | OFlags::NOATIME.bits()
+        | OFlags::TMPFILE.bits()
+        | ASYNC
+        | LARGE
+        | PATH;
+    let has = |some: u32| flags & u64::from(some) != 0;
+    let modes = if has(OFlags::CREATE.bits() | TEMPORARY) { 0o7777 } else { 0 };
+    let known = if has(OFlags::PATH.bits()) { PATH } else { KNOWN };
+    match flags & !u64::from(known) | mode & !modes {
+        0 => Ok(()),
+        _ => Err(Errno::INVAL),
     }
 }
 

@@ -110,6 +110,46 @@ fn opens_do_not_need_statx() {
     });
 }
 
+/// Opens with each bit of flags and mode do the same with and without the call.
+#[test]
+fn opens_without_rules_do_not_need_openat2() {
+    use crate::sys::open::Open;
+
+    /// Returns the errors, or the flags of what was opened.
+    fn open_each(path: &Path) -> Vec<Result<OFlags, Errno>> {
+        let path = Lendable::path(path);
+        let open = |(flags, mode)| {
+            let address = path.ptr().expose_provenance() as u64;
+            let open = Open { dir: AT_FDCWD, path: address, flags, mode, resolve: Some(0) };
+            // SAFETY: the path outlives the calls.
+            let opened = match unsafe { open.unless_it_waits() } {
+                // SAFETY: as above.
+                Ok(None) => unsafe { open.anyway() },
+                opened => opened.map(|opened| opened.expect("it does not wait")),
+            };
+            opened.and_then(rustix::fs::fcntl_getfl)
+        };
+        let create = u64::from(OFlags::CREATE.bits());
+        let flags = (0..64).map(|bit| (1 << bit, 0));
+        let modes = (0..64).flat_map(|bit| [0, create].map(|flags| (flags, 1 << bit)));
+        let path = u64::from(OFlags::PATH.bits());
+        let beside = (0..64).map(|bit| (path | 1 << bit, 0));
+        flags.chain(modes).chain(beside).map(open).collect()
+    }
+
+    let dir = TempDir::new();
+    let path = dir.file("file", b"abc");
+    let expected = open_each(&path);
+    assert!(expected.iter().any(|opened| *opened == Err(Errno::INVAL)));
+    assert!(expected.iter().any(Result::is_ok));
+    for errno in [Errno::NOSYS, Errno::PERM] {
+        let (path, expected) = (path.clone(), expected.clone());
+        filtered(&[(libc::SYS_openat2, errno)], move || {
+            assert_eq!(open_each(&path), expected);
+        });
+    }
+}
+
 #[test]
 fn without_threads_files_are_used_in_place_and_what_may_wait_fails() {
     let calls = [(libc::SYS_clone3, Errno::NOSYS), (libc::SYS_clone, Errno::AGAIN)];
