@@ -44,9 +44,10 @@
  * are given back twice; a handle that is used after its last reference; a loop or a queue
  * that is used after it was freed.
  *
- * Versions. Structures may grow at their ends. A program says the sizes that it was compiled with in
- * the options of a loop or a queue, and an older program runs with a newer library. New programs set what they do
- * not use to zero. Files: 64-bit Linux, kernel 4.18; a ring needs 6.1.
+ * Versions. Structures may grow at their ends, by multiples of eight bytes. A program says the sizes that it
+ * was compiled with in the options of a loop or a queue, and an older program runs with a newer library: the
+ * fields that it does not have are zero. A program sets the fields that it does not use to zero, and may then
+ * run with an older library, too. Files: 64-bit Linux, kernel 4.18; a ring needs 6.1.
  */
 
 #ifndef SAKIA_H
@@ -232,16 +233,16 @@ typedef struct sakia_waker sakia_waker;
 
 // How a loop is made. Begin with `SAKIA_LOOP_OPTIONS`.
 typedef struct sakia_loop_options {
-  // The size of this structure as the program was compiled.
+  // The size of this structure as the program was compiled, at least 24. Fields after it are zero.
   size_t size;
-  // The size of `sakia_request` as the program was compiled. With 64, requests end after `fd`, as far as
-  // the library sees.
+  // The size of `sakia_request` as the program was compiled, at least 64: up to `fd`. Fields after it are
+  // zero.
   size_t request_size;
   // The size of `sakia_result` as the program was compiled.
   size_t result_size;
   // The most requests that may be under way; 0 for 65,536.
   uint32_t under_way_max;
-  // `SAKIA_LOOP_*`.
+  // `SAKIA_RING_ONLY`, `SAKIA_NO_RING`, `SAKIA_NO_PLAIN_CALLS`.
   uint32_t flags;
 } sakia_loop_options;
 
@@ -302,7 +303,7 @@ typedef struct sakia_result {
 
 // How a queue is made. Begin with `SAKIA_QUEUE_OPTIONS`.
 typedef struct sakia_queue_options {
-  // The size of this structure as the program was compiled.
+  // As in `sakia_loop_options`.
   size_t size;
   // As in `sakia_loop_options`.
   size_t request_size;

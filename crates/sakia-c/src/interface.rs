@@ -178,16 +178,16 @@ pub struct sakia_result {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sakia_loop_options {
-    /// The size of this structure as the program was compiled.
+    /// The size of this structure as the program was compiled, at least 24. Fields after it are zero.
     pub size: usize,
-    /// The size of `sakia_request` as the program was compiled. With 64, requests end after `fd`, as far as
-    /// the library sees.
+    /// The size of `sakia_request` as the program was compiled, at least 64: up to `fd`. Fields after it are
+    /// zero.
     pub request_size: usize,
     /// The size of `sakia_result` as the program was compiled.
     pub result_size: usize,
     /// The most requests that may be under way; 0 for 65,536.
     pub under_way_max: u32,
-    /// `SAKIA_LOOP_*`.
+    /// `SAKIA_RING_ONLY`, `SAKIA_NO_RING`, `SAKIA_NO_PLAIN_CALLS`.
     pub flags: u32,
 }
 
@@ -195,7 +195,7 @@ pub struct sakia_loop_options {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct sakia_queue_options {
-    /// The size of this structure as the program was compiled.
+    /// As in `sakia_loop_options`.
     pub size: usize,
     /// As in `sakia_loop_options`.
     pub request_size: usize,
@@ -213,11 +213,15 @@ pub struct sakia_queue_options {
 
 /// The bytes of a request that every program has: up to `fd`.
 pub(crate) const REQUEST_BYTES_MIN: usize = 64;
+/// The bytes of options that every program has: the three sizes.
+pub(crate) const OPTIONS_BYTES_MIN: usize = 24;
 
 const _: () = assert!(
     size_of::<sakia_request>() == 112
         && std::mem::offset_of!(sakia_request, file2) == REQUEST_BYTES_MIN
         && size_of::<sakia_result>() == 32
         && size_of::<sakia_loop_options>() == 32
+        && std::mem::offset_of!(sakia_loop_options, under_way_max) == OPTIONS_BYTES_MIN
         && size_of::<sakia_queue_options>() == 40
+        && std::mem::offset_of!(sakia_queue_options, under_way_max) == OPTIONS_BYTES_MIN
 );

@@ -1,15 +1,46 @@
 //! Arguments that loops and queues have in common.
 
 use std::ffi::CString;
+use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use sakia_driver::{Choice, Policy};
 
 use crate::guard::Failure;
-use crate::interface::{REQUEST_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_result};
+use crate::interface::{
+    OPTIONS_BYTES_MIN, REQUEST_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_result,
+};
 
 /// The most bytes of options, of a request and of a result that any header has.
 const BYTES_MAX: usize = 4096;
+
+/// Returns whether a structure of any header may have this size. All of them grow by whole words.
+fn is_size(size: usize, least: usize) -> bool {
+    size >= least && size.is_multiple_of(8) && size <= BYTES_MAX
+}
+
+/// Returns a copy of a structure that has this size in the program. Fields that an older program does not
+/// have are zero. `None`: a newer program has set a field that this library does not know.
+///
+/// # Safety
+///
+/// - So many bytes are readable there. Any bits are a `T`.
+pub(crate) unsafe fn copied<T>(at: *const T, size: usize) -> Option<T> {
+    let known = size_of::<T>();
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: the caller's promise; the two do not overlap.
+    let copy = unsafe {
+        copy.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(at.cast(), size.min(known));
+        copy.assume_init()
+    };
+    // SAFETY: the structure has so many bytes.
+    let is_rest_zero = size <= known
+        || unsafe {
+            let rest = std::slice::from_raw_parts(at.cast::<u8>().add(known), size - known);
+            rest.iter().all(|&byte| byte == 0)
+        };
+    is_rest_zero.then_some(copy)
+}
 
 /// The sizes with which the program was compiled.
 #[derive(Clone, Copy, Debug)]
@@ -22,8 +53,6 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub(crate) fn new(request: usize, result: usize) -> Result<Self, Failure> {
-        let is_size =
-            |size: usize, least| size >= least && size.is_multiple_of(8) && size <= BYTES_MAX;
         if !is_size(request, REQUEST_BYTES_MIN) || !is_size(result, size_of::<sakia_result>()) {
             let text = format_args!("requests of {request} and results of {result} bytes");
             return Err(Failure::invalid(text));
@@ -66,19 +95,12 @@ pub(crate) unsafe fn options_of<T: Copy>(
     }
     // SAFETY: not null, so it begins with a size.
     let size = unsafe { options.cast::<usize>().read() };
-    let known = size_of::<T>();
-    if size < known || size > BYTES_MAX {
+    if !is_size(size, OPTIONS_BYTES_MIN) {
         return Err(Failure::invalid(format_args!("options of {size} bytes: use {macro_name}")));
     }
-    // SAFETY: at least so many bytes are there. A newer program's further fields must be zero.
-    let (options, rest) = unsafe {
-        let rest = std::slice::from_raw_parts(options.cast::<u8>().add(known), size - known);
-        (options.read(), rest)
-    };
-    if rest.iter().any(|&byte| byte != 0) {
-        return Err(Failure::invalid("the options have fields that this library does not know"));
-    }
-    Ok(options)
+    // SAFETY: the caller's promise.
+    unsafe { copied(options, size) }
+        .ok_or_else(|| Failure::invalid("the options have fields that this library does not know"))
 }
 
 /// Returns the backends that flags allow.

@@ -1,7 +1,6 @@
 //! Requests of C as requests of the driver.
 
 use std::ffi::{CStr, CString, c_char, c_void};
-use std::mem::MaybeUninit;
 
 use rustix::io::Errno;
 use sakia_driver::{
@@ -14,6 +13,7 @@ use crate::file::{check_memory, sakia_file, target};
 use crate::guard::Failure;
 use crate::interface::*;
 use crate::message::{self, Header, Part};
+use crate::options::copied;
 use crate::pending::{IN_TABLE, Place, Waiting};
 
 /// The most buffers of a request: the kernel's `UIO_MAXIOV`.
@@ -137,36 +137,14 @@ pub(crate) unsafe fn made(
     size: usize,
 ) -> Result<(Request, Option<Place>, u64), Failure> {
     // SAFETY: the caller's promise.
-    let it = unsafe { copied(at, size) }?;
+    let it = unsafe { copied(at, size) }
+        .ok_or_else(|| Failure::invalid("a field of a request that this library does not know"))?;
     if it.options & !(SAKIA_BY_FD | SAKIA_BY_FD2) != 0 {
         return Err(Failure::invalid(format_args!("options {:#x}", it.options)));
     }
     // SAFETY: the caller's promise.
     let (request, place) = unsafe { request_of(&it) }?;
     Ok((request, place, it.token))
-}
-
-/// Returns a copy of a request. The fields that an older program does not have are zero.
-///
-/// # Safety
-///
-/// - As for [`submit`].
-unsafe fn copied(at: *const sakia_request, size: usize) -> Result<sakia_request, Failure> {
-    let known = size_of::<sakia_request>();
-    let mut copy = MaybeUninit::<sakia_request>::zeroed();
-    // SAFETY: the caller's promise; the two do not overlap. All fields may have any bits.
-    let copy = unsafe {
-        copy.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(at.cast(), size.min(known));
-        copy.assume_init()
-    };
-    if size > known {
-        // SAFETY: the request has so many bytes.
-        let rest = unsafe { std::slice::from_raw_parts(at.cast::<u8>().add(known), size - known) };
-        if rest.iter().any(|&byte| byte != 0) {
-            return Err(Failure::invalid("a field of a request that this library does not know"));
-        }
-    }
-    Ok(copy)
 }
 
 impl sakia_request {

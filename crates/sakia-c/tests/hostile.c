@@ -104,7 +104,11 @@ static void sizes(sakia_loop *loop, sakia_file *file) {
     char memory[300];
     uint32_t op;
 
-    options.size = 8;
+    options.size = 16;
+    REFUSED(sakia_loop_new(&options, &made), EINVAL);
+    options.size = sizeof options - 4;
+    REFUSED(sakia_loop_new(&options, &made), EINVAL);
+    options.size = (size_t)1 << 40;
     REFUSED(sakia_loop_new(&options, &made), EINVAL);
     options.size = sizeof options;
     options.request_size = 56;
@@ -350,11 +354,20 @@ static void strides(void) {
         sakia_result result;
         uint64_t more;
     } results[2];
+    struct {
+        sakia_loop_options options;
+        uint64_t more;
+    } newer = {SAKIA_LOOP_OPTIONS, 1};
     unsigned char shorter[3 * 64];
     char bytes[2] = {0, 0};
     sakia_request request;
     int64_t count = 0;
     int fds[2], i;
+
+    newer.options.size = sizeof newer;
+    REFUSED(sakia_loop_new(&newer.options, &loop), EINVAL);
+    newer.more = 0;
+    CHECK(sakia_loop_new(&newer.options, &loop) == 0 && sakia_loop_free(loop) == 0);
 
     CHECK(pipe(fds) == 0 && write(fds[1], "ab", 2) == 2);
     options.request_size = 64;

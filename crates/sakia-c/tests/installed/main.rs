@@ -3,6 +3,7 @@
 #![forbid(unsafe_code)]
 
 mod installation;
+mod older;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,6 +23,7 @@ fn programs_are_built_and_run() {
     }
     let installed = Installed::new("programs", &[]);
     symbols_are_the_listed_ones(&installed);
+    older::programs_of_an_older_header_run(&installed, &DRIVERS);
     let cpp = Build { compiler: "c++", flags: &["-std=c++17", "-x", "c++"], ..C };
     for how in [C, cpp, Build { is_static: true, ..C }] {
         let build = |source| installed.build(source, how);
