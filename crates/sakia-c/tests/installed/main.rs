@@ -23,6 +23,7 @@ fn programs_are_built_and_run() {
     }
     let installed = Installed::new("programs", &[]);
     symbols_are_the_listed_ones(&installed);
+    python_calls_it(&installed);
     older::programs_of_an_older_header_run(&installed, &DRIVERS);
     let cpp = Build { compiler: "c++", flags: &["-std=c++17", "-x", "c++"], ..C };
     for how in [C, cpp, Build { is_static: true, ..C }] {
@@ -51,6 +52,23 @@ fn programs_are_built_and_run() {
             }
             echoes_come_back(on_it(&echo));
         }
+    }
+}
+
+/// By another language, which has only the header's numbers.
+fn python_calls_it(installed: &Installed) {
+    if !has(&["python3"]) {
+        return;
+    }
+    let header = fs::read_to_string(installed.path("include/sakia.h")).expect("the header");
+    let (_, version) = header.split_once("#define SAKIA_VERSION ").expect("a version");
+    let version = version.lines().next().expect("a number");
+    let [library, file] = ["lib/libsakia.so", "file_of_python"].map(|name| installed.path(name));
+    for driver in DRIVERS {
+        let mut python = Command::new("python3");
+        python.env("SAKIA_DRIVER", driver).arg(Path::new(HERE).join("tests/abi.py"));
+        python.args([&library, version, &file]);
+        assert_eq!(text_of(&mut python), "abi: ok\n");
     }
 }
 
