@@ -195,6 +195,16 @@
 // with `SAKIA_MORE` if there will be more.
 #define SAKIA_OP_ACCEPT_MANY 30
 
+// Tells of the events `flags` of `file` until it is canceled, or the file is closed: a result with
+// `SAKIA_MORE` for each wait in which one is ready, as long as it stays so. Value: the ready ones.
+#define SAKIA_OP_POLL_MANY 36
+
+// Receives from the connection `file`, a stream, until the peer sends no more, or it is canceled, into
+// memory of the loop: a result with `memory` and `SAKIA_MORE` for each piece. The kernel receives ahead, up
+// to 256 KiB; then the peer has to wait. There may be no other receive on the connection meanwhile. Not on a
+// queue. Value: the bytes; 0 at the end.
+#define SAKIA_OP_RECEIVE_MANY 37
+
 // Sends `len` bytes of `buf` on the connection `file`; `flags` are `MSG_*`. Value: the bytes.
 #define SAKIA_OP_SEND 31
 
@@ -299,6 +309,11 @@ typedef struct sakia_result {
   uint32_t flags;
   // Zero.
   uint32_t reserved;
+  // Bytes that `SAKIA_OP_RECEIVE_MANY` has received, `value` of them; null otherwise. They are the loop's,
+  // and valid until `sakia_loop_give_back`, or the loop is freed.
+  const void *memory;
+  // Their name for `sakia_loop_give_back`; 0 without bytes.
+  uint64_t lent;
 } sakia_result;
 
 // How a queue is made. Begin with `SAKIA_QUEUE_OPTIONS`.
@@ -403,6 +418,13 @@ int64_t sakia_loop_wait_masked(struct sakia_loop *ring,
 // The loop's thread. Errors: `-EPERM` another thread, or a forked child; `-EFAULT` null.
 int32_t sakia_loop_cancel(struct sakia_loop *ring,
                           uint64_t ticket);
+
+// Gives memory back to which bytes were received, by the `lent` of their result.
+//
+// The loop's thread. Errors: `-EINVAL` no bytes have this name, and as `sakia_loop_cancel`. Can break: bytes
+// that are read afterwards.
+int32_t sakia_loop_give_back(struct sakia_loop *ring,
+                             uint64_t lent);
 
 // Returns the number of requests whose last result was not taken.
 //

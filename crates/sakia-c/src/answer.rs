@@ -3,7 +3,9 @@
 use std::mem;
 use std::ptr;
 
-use sakia_driver::{Buffer, FileHandle, Outcome, SocketAddress, StatfsResult, StatxResult, Value};
+use sakia_driver::{
+    Buffer, FileHandle, Lent, Outcome, SocketAddress, StatfsResult, StatxResult, Value,
+};
 
 use crate::file::sakia_file;
 use crate::guard::errno_of;
@@ -20,6 +22,7 @@ use crate::pending::{IN_TABLE, Place, Waiting};
 #[inline(always)]
 pub(crate) unsafe fn answer(
     find: impl FnOnce(u64, bool) -> Option<Waiting>,
+    memory: impl FnOnce(&Lent) -> *const u8,
     outcome: Outcome,
 ) -> sakia_result {
     let value = match &outcome.result {
@@ -27,14 +30,14 @@ pub(crate) unsafe fn answer(
         Err(error) => -i64::from(errno_of(error).raw_os_error()),
     };
     let has_nothing = matches!(outcome.value, Value::None | Value::Buffer(Buffer::Foreign(_)));
-    if has_nothing && outcome.token & IN_TABLE == 0 {
+    if has_nothing && !outcome.more && outcome.token & IN_TABLE == 0 {
         let Outcome { token, value: nothing, .. } = outcome;
         // Neither has anything to drop, which the compiler does not see.
         mem::forget(nothing);
-        return sakia_result { token, value, file: ptr::null_mut(), flags: 0, reserved: 0 };
+        return sakia_result { token, value, ..sakia_result::NOTHING };
     }
     // SAFETY: the caller's promise.
-    unsafe { rest(find, outcome, value) }
+    unsafe { rest(find, memory, outcome, value) }
 }
 
 /// # Safety
@@ -44,6 +47,7 @@ pub(crate) unsafe fn answer(
 #[inline(never)]
 unsafe fn rest(
     find: impl FnOnce(u64, bool) -> Option<Waiting>,
+    memory: impl FnOnce(&Lent) -> *const u8,
     outcome: Outcome,
     mut value: i64,
 ) -> sakia_result {
@@ -55,10 +59,12 @@ unsafe fn rest(
         (token, place) = (waiting.token, waiting.place);
     }
     let mut made: Option<FileHandle> = None;
+    let mut lent = None;
     // SAFETY: the place is the program's memory, which is the library's until now: the header's contract.
     unsafe {
         match (brought, place) {
             (Value::File(file), _) => made = Some(file),
+            (Value::Lent(bytes), _) => lent = Some((memory(&bytes), bytes.to_bits())),
             (Value::Connection(connection), place) => {
                 let (file, peer) = *connection;
                 value = address(&peer, place);
@@ -79,7 +85,21 @@ unsafe fn rest(
     }
     let file = made.map_or(ptr::null_mut(), sakia_file::given);
     let flags = if more { SAKIA_MORE } else { 0 };
-    sakia_result { token, value, file, flags, reserved: 0 }
+    let (memory, lent) = lent.unwrap_or((ptr::null(), 0));
+    sakia_result { token, value, file, flags, reserved: 0, memory: memory.cast(), lent }
+}
+
+impl sakia_result {
+    /// A result without anything.
+    const NOTHING: Self = Self {
+        token: 0,
+        value: 0,
+        file: ptr::null_mut(),
+        flags: 0,
+        reserved: 0,
+        memory: ptr::null(),
+        lent: 0,
+    };
 }
 
 /// Writes the address of a peer, as far as it fits, and returns its length.

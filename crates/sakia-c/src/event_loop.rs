@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Auto, Bypass, Driver, Loop, SignalMask, Ticket, Wait};
+use sakia_driver::{Auto, Bypass, Driver, Lent, Loop, SignalMask, Ticket, Wait};
 use sakia_ring::{Process, Ring};
 
 use crate::answer::answer;
@@ -261,19 +261,13 @@ unsafe fn store(state: &mut State, results: *mut sakia_result, room: usize) -> u
     while count < room
         && let Some(outcome) = state.ring.take()
     {
-        let pending = &mut state.pending;
+        let State { pending, ring, .. } = state;
         let find =
             |token, more| if more { pending.get(token).copied() } else { pending.take(token) };
         // SAFETY: the outcome and the table are of this loop, whose requests `submit` made.
-        let result = unsafe { answer(find, outcome) };
-        // SAFETY: the caller's promise. The size is at least that of a result; the rest is zeroed.
-        unsafe {
-            at.write(result);
-            let rest = state.sizes.result - size_of::<sakia_result>();
-            if rest > 0 {
-                at.add(1).cast::<u8>().write_bytes(0, rest);
-            }
-        }
+        let result = unsafe { answer(find, |lent| ring.bytes(lent).as_ptr(), outcome) };
+        // SAFETY: the caller's promise.
+        unsafe { state.sizes.write(at, result) };
         at = at.wrapping_byte_add(state.sizes.result);
         count += 1;
     }
@@ -379,6 +373,27 @@ pub unsafe extern "C" fn sakia_loop_cancel(ring: *mut sakia_loop, ticket: u64) -
         // SAFETY: the header's contract for loops.
         let entered = unsafe { enter(ring) }?;
         entered.state.ring.cancel(Ticket::from_bits(ticket));
+        Ok(0)
+    })
+}
+
+/// Gives memory back to which bytes were received, by the `lent` of their result.
+///
+/// The loop's thread. Errors: `-EINVAL` no bytes have this name, and as `sakia_loop_cancel`. Can break: bytes
+/// that are read afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_loop_give_back(ring: *mut sakia_loop, lent: u64) -> i32 {
+    guarded_int(|| {
+        // SAFETY: the header's contract for loops.
+        let entered = unsafe { enter(ring) }?;
+        let (ring, lent) = (&mut entered.state.ring, Lent::from_bits(lent));
+        if ring.bytes(&lent).is_empty() {
+            return Err(Failure::invalid(format_args!(
+                "no bytes are lent as {:#x}",
+                lent.to_bits()
+            )));
+        }
+        ring.give_back(lent);
         Ok(0)
     })
 }

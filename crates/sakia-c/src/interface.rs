@@ -100,6 +100,14 @@ pub const SAKIA_OP_ACCEPT: u32 = 29;
 /// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each,
 /// with `SAKIA_MORE` if there will be more.
 pub const SAKIA_OP_ACCEPT_MANY: u32 = 30;
+/// Tells of the events `flags` of `file` until it is canceled, or the file is closed: a result with
+/// `SAKIA_MORE` for each wait in which one is ready, as long as it stays so. Value: the ready ones.
+pub const SAKIA_OP_POLL_MANY: u32 = 36;
+/// Receives from the connection `file`, a stream, until the peer sends no more, or it is canceled, into
+/// memory of the loop: a result with `memory` and `SAKIA_MORE` for each piece. The kernel receives ahead, up
+/// to 256 KiB; then the peer has to wait. There may be no other receive on the connection meanwhile. Not on a
+/// queue. Value: the bytes; 0 at the end.
+pub const SAKIA_OP_RECEIVE_MANY: u32 = 37;
 /// Sends `len` bytes of `buf` on the connection `file`; `flags` are `MSG_*`. Value: the bytes.
 pub const SAKIA_OP_SEND: u32 = 31;
 /// Receives up to `len` bytes of the connection `file` into `buf`; `flags` are `MSG_*`. Value: the bytes; 0
@@ -172,6 +180,11 @@ pub struct sakia_result {
     pub flags: u32,
     /// Zero.
     pub reserved: u32,
+    /// Bytes that `SAKIA_OP_RECEIVE_MANY` has received, `value` of them; null otherwise. They are the loop's,
+    /// and valid until `sakia_loop_give_back`, or the loop is freed.
+    pub memory: *const c_void,
+    /// Their name for `sakia_loop_give_back`; 0 without bytes.
+    pub lent: u64,
 }
 
 /// How a loop is made. Begin with `SAKIA_LOOP_OPTIONS`.
@@ -213,13 +226,16 @@ pub struct sakia_queue_options {
 
 /// The bytes of a request that every program has: up to `fd`.
 pub(crate) const REQUEST_BYTES_MIN: usize = 64;
+/// The bytes of a result that every program has: up to `reserved`.
+pub(crate) const RESULT_BYTES_MIN: usize = 32;
 /// The bytes of options that every program has: the three sizes.
 pub(crate) const OPTIONS_BYTES_MIN: usize = 24;
 
 const _: () = assert!(
     size_of::<sakia_request>() == 112
         && std::mem::offset_of!(sakia_request, file2) == REQUEST_BYTES_MIN
-        && size_of::<sakia_result>() == 32
+        && size_of::<sakia_result>() == 48
+        && std::mem::offset_of!(sakia_result, memory) == RESULT_BYTES_MIN
         && size_of::<sakia_loop_options>() == 32
         && std::mem::offset_of!(sakia_loop_options, under_way_max) == OPTIONS_BYTES_MIN
         && size_of::<sakia_queue_options>() == 40

@@ -8,7 +8,8 @@ use sakia_driver::{Choice, Policy};
 
 use crate::guard::Failure;
 use crate::interface::{
-    OPTIONS_BYTES_MIN, REQUEST_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_result,
+    OPTIONS_BYTES_MIN, REQUEST_BYTES_MIN, RESULT_BYTES_MIN, SAKIA_NO_RING, SAKIA_RING_ONLY,
+    sakia_result,
 };
 
 /// The most bytes of options, of a request and of a result that any header has.
@@ -53,29 +54,31 @@ pub(crate) struct Sizes {
 
 impl Sizes {
     pub(crate) fn new(request: usize, result: usize) -> Result<Self, Failure> {
-        if !is_size(request, REQUEST_BYTES_MIN) || !is_size(result, size_of::<sakia_result>()) {
+        if !is_size(request, REQUEST_BYTES_MIN) || !is_size(result, RESULT_BYTES_MIN) {
             let text = format_args!("requests of {request} and results of {result} bytes");
             return Err(Failure::invalid(text));
         }
         Ok(Self { request, result })
     }
 
-    /// Writes the result number `index`.
+    /// Writes a result, as far as the program has its fields. Those that only the program has are zero.
     ///
     /// # Safety
     ///
-    /// - The program has room for so many results there.
-    pub(crate) unsafe fn write(
-        self,
-        results: *mut sakia_result,
-        index: usize,
-        result: sakia_result,
-    ) {
-        let at = results.wrapping_byte_add(index * self.result);
-        // SAFETY: the caller's promise. The size is at least that of a result; the rest is zeroed.
+    /// - The program has room for a result there.
+    #[inline(always)]
+    pub(crate) unsafe fn write(self, at: *mut sakia_result, result: sakia_result) {
+        let known = size_of::<sakia_result>();
+        // SAFETY: the caller's promise: there are so many bytes as the size says.
         unsafe {
+            if self.result < known {
+                let bytes = (&raw const result).cast::<u8>();
+                return at.cast::<u8>().copy_from_nonoverlapping(bytes, self.result);
+            }
             at.write(result);
-            at.add(1).cast::<u8>().write_bytes(0, self.result - size_of::<sakia_result>());
+            if self.result > known {
+                at.add(1).cast::<u8>().write_bytes(0, self.result - known);
+            }
         }
     }
 }

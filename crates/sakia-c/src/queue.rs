@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Bypass, lanes};
+use sakia_driver::{Bypass, Lent, Request, lanes};
 use sakia_ring::Process;
 use sakia_runtime::Builder;
 use sakia_runtime::engine::Queue;
@@ -206,10 +206,13 @@ impl sakia_queue {
     unsafe fn submit(
         &self,
         at: *const sakia_request,
-        add: impl FnOnce(sakia_driver::Request, u64) -> Result<Submitted, Full>,
+        add: impl FnOnce(Request, u64) -> Result<Submitted, Full>,
     ) -> Result<Submitted, Refused> {
         // SAFETY: the caller's promise.
         let (request, place, token) = unsafe { made(at, self.sizes.request) }?;
+        if matches!(request, Request::ReceiveMany { .. }) {
+            return Err(Failure::invalid("only a loop receives into memory of its own").into());
+        }
         let is_in_table = place.is_some() || token & IN_TABLE != 0;
         let token = match is_in_table {
             true => lock(&self.pending).add(Waiting { token, place }),
@@ -233,8 +236,10 @@ impl sakia_queue {
             let mut pending = lock(&self.pending);
             if more { pending.get(token).copied() } else { pending.take(token) }
         };
+        let at = results.wrapping_byte_add(index * self.sizes.result);
+        let no_memory = |_: &Lent| std::ptr::null(); // a queue has copies, and no request for them
         // SAFETY: the caller's promise, and the requests of this queue were made by `made`.
-        unsafe { self.sizes.write(results, index, answer(find, outcome)) };
+        unsafe { self.sizes.write(at, answer(find, no_memory, outcome)) };
     }
 
     /// Takes outcomes, and stores their results.

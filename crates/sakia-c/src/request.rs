@@ -380,6 +380,13 @@ unsafe fn of_file(it: &sakia_request) -> Made {
                 Request::CopyRange { from, from_offset: offset, to, to_offset: offset2, len }
             }
             SAKIA_OP_POLL => Request::Poll { file: it.target()?, events: PollEvents(flags) },
+            SAKIA_OP_POLL_MANY => {
+                Request::PollMany { file: it.target()?, events: PollEvents(flags) }
+            }
+            SAKIA_OP_RECEIVE_MANY => {
+                no_flags()?;
+                Request::ReceiveMany { socket: it.target()? }
+            }
             _ => return unknown(it),
         }
     };

@@ -53,6 +53,8 @@ class Result(Structure):
         ("file", c_void_p),
         ("flags", c_uint32),
         ("reserved", c_uint32),
+        ("memory", c_void_p),
+        ("lent", c_uint64),
     ]
 
 

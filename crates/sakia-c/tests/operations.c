@@ -487,6 +487,54 @@ static void attempts(sakia_file *directory) {
     CHECK(value == -ENOENT || value == -EAGAIN);
 }
 
+/* Readiness is told as long as it lasts, and received bytes are lent. */
+static void lasting(void) {
+    int fds[2];
+    sakia_file *near;
+    sakia_request request;
+    sakia_result result;
+    char sent[3000], got[3000];
+    size_t count = 0;
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) == 0);
+    CHECK(sakia_file_adopt(fds[0], &near) == 0);
+    request = request_of(SAKIA_OP_POLL_MANY, near);
+    request.flags = POLLIN;
+    request.token = 77;
+    CHECK(sakia_loop_submit(loop, &request, 1, NULL, NULL) == 1 && request.ticket != 0);
+    CHECK(sakia_loop_wait(loop, &result, 1, 0) == 0 && write(fds[1], "ab", 2) == 2);
+    for (int i = 0; i < 2; i++) {
+        result = next();
+        CHECK(result.token == 77 && result.flags == SAKIA_MORE && (result.value & POLLIN) != 0);
+        CHECK(recv(sakia_file_number(near), got, 1, 0) == 1);
+    }
+    CHECK(sakia_loop_wait(loop, &result, 1, 0) == 0);
+    CHECK(sakia_loop_cancel(loop, request.ticket) == 0);
+    result = next();
+    CHECK(result.token == 77 && result.flags == 0 && result.value == -ECANCELED);
+
+    for (size_t i = 0; i < sizeof sent; i++) {
+        sent[i] = (char)(i * 7 % 251);
+    }
+    request = request_of(SAKIA_OP_RECEIVE_MANY, near);
+    request.token = UINT64_MAX;
+    CHECK(sakia_loop_submit(loop, &request, 1, NULL, NULL) == 1);
+    CHECK(write(fds[1], sent, sizeof sent) == (ssize_t)sizeof sent);
+    while (count < sizeof sent) {
+        result = next();
+        CHECK(result.token == UINT64_MAX && result.flags == SAKIA_MORE && result.value > 0);
+        CHECK(result.memory != NULL && result.lent != 0 && count + (size_t)result.value <= sizeof sent);
+        memcpy(got + count, result.memory, (size_t)result.value);
+        count += (size_t)result.value;
+        CHECK(sakia_loop_give_back(loop, result.lent) == 0);
+        CHECK(sakia_loop_give_back(loop, result.lent) == -EINVAL);
+    }
+    CHECK(memcmp(sent, got, sizeof sent) == 0 && sakia_loop_give_back(loop, 0) == -EINVAL);
+    CHECK(close(fds[1]) == 0);
+    result = next();
+    CHECK(result.flags == 0 && result.value == 0 && result.memory == NULL && result.lent == 0);
+    sakia_file_unref(near);
+}
+
 int main(void) {
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     char path[] = "/tmp/sakia-c-XXXXXX";
@@ -502,6 +550,7 @@ int main(void) {
     tokens(directory);
     signals();
     attempts(directory);
+    lasting();
     sakia_file_unref(directory);
     CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
     CHECK(sakia_loop_free(loop) == 0);

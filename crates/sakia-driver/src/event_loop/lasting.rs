@@ -1,7 +1,8 @@
 //! Requests that go on after an outcome: readiness that lasts, and streams of received bytes.
 //!
-//! Each is a row with a future of the driver, which wakes the row by its number. A turn of the driver, and the
-//! submission, are followed by a [run](Lasting::run) of the rows that were woken, which gives their outcomes.
+//! Each is a row with a future of the driver, which wakes the row by its number. A turn of the driver, and
+//! the submission, are followed by a [run](Lasting::run) of the rows that were woken, which gives their
+//! outcomes.
 //!
 //! Readiness has level semantics: a row that has told of it starts its poll again before the next turn, which
 //! tells of it again if nothing has changed.

@@ -1,8 +1,8 @@
 //! A loop of requests, for one thread.
 //!
 //! It is a [`Driver`] whose operations are [requests] with tokens. What is not the driver's is here: the
-//! descriptors of file handles ([`files`]), requests that go on after an outcome ([`lasting`]), the bytes that
-//! these lend ([`lent`]), and wakes ([`waker`]).
+//! descriptors of file handles ([`files`]), requests that go on after an outcome ([`lasting`]), the bytes
+//! that these lend ([`lent`]), and wakes ([`waker`]).
 
 mod files;
 mod lasting;
@@ -345,10 +345,10 @@ impl Loop {
         Ok(self.end_wait())
     }
 
-    /// As [`wait`](Loop::wait), with another signal mask while the thread sleeps, as `ppoll(2)`: for a program
-    /// that blocks its signals, so that their handlers run within its waits and nowhere else. The kernel sets
-    /// the mask and puts the thread to sleep in one step. So no signal is missed between a look at what a
-    /// handler has noted and the sleep.
+    /// As [`wait`](Loop::wait), with another signal mask while the thread sleeps, as `ppoll(2)`: for a
+    /// program that blocks its signals, so that their handlers run within its waits and nowhere else. The
+    /// kernel sets the mask and puts the thread to sleep in one step. So no signal is missed between a look
+    /// at what a handler has noted and the sleep.
     ///
     /// A signal that the mask lets through ends the wait, perhaps without an outcome, after its handler has
     /// run; one that was pending before ends it at once. A wait that need not sleep handles pending signals,
@@ -357,8 +357,8 @@ impl Loop {
     /// Costs a further system call unless a signal ends it.
     ///
     /// # Errors
-    /// As [`wait`](Loop::wait). [`Unsupported`](io::ErrorKind::Unsupported): the driver's backend, or the host
-    /// of its ring, cannot do it; nothing was submitted.
+    /// As [`wait`](Loop::wait). [`Unsupported`](io::ErrorKind::Unsupported): the driver's backend, or the
+    /// host of its ring, cannot do it; nothing was submitted.
     ///
     /// # Examples
     /// ```

@@ -126,8 +126,8 @@ pub enum Request {
     CopyRange { from: Target, from_offset: u64, to: Target, to_offset: u64, len: usize },
     /// Waits until one of the events is ready. The value is the ready events.
     Poll { file: Target, events: PollEvents },
-    /// Tells of readiness until it is canceled, or the file is closed: an outcome for each turn in which one of
-    /// the events is ready, with the ready events. It has level semantics: what is ready and is left so is
+    /// Tells of readiness until it is canceled, or the file is closed: an outcome for each turn in which one
+    /// of the events is ready, with the ready events. It has level semantics: what is ready and is left so is
     /// told again by the next wait.
     ///
     /// # Examples
@@ -174,10 +174,10 @@ pub enum Request {
     Send { socket: Target, buffer: Buffer, flags: u32 },
     /// Receives from a connected socket. The value is the number of bytes.
     Receive { socket: Target, buffer: Buffer, flags: u32 },
-    /// Receives from a connected stream socket until the peer sends no more, or it is canceled, into memory of
-    /// the loop: an outcome for each piece, whose bytes are [lent](Value::Lent) until they are given back. The
-    /// kernel receives ahead, up to 256 KiB; then the peer has to wait. A queue has its own memory for each
-    /// piece instead. There may be no other receive on the socket meanwhile.
+    /// Receives from a connected stream socket until the peer sends no more, or it is canceled, into memory
+    /// of the loop: an outcome for each piece, whose bytes are [lent](Value::Lent) until they are given back.
+    /// The kernel receives ahead, up to 256 KiB; then the peer has to wait. A queue has its own memory for
+    /// each piece instead. There may be no other receive on the socket meanwhile.
     ///
     /// # Examples
     /// ```
