@@ -26,6 +26,10 @@ const MACROS: &str = r#"
 /* The same for those of a queue. */
 #define SAKIA_QUEUE_OPTIONS \
     { sizeof(sakia_queue_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0, 0, 0 }
+
+/* The same for those of a tree. */
+#define SAKIA_TREE_OPTIONS \
+    { sizeof(sakia_tree_options), 0, 0, 0, 0 }
 "#;
 
 /// Writes the header; with `check`, fails if it is not current.

@@ -19,6 +19,9 @@
  * What ends at once is done by the thread that submits it; any thread takes the results of the rest. It
  * is for threads that may block, and for files; a switch of threads costs more than a loop's requests.
  *
+ * A tree of files is copied or removed by threads of the library (sakia_copy_tree, sakia_remove_tree);
+ * the program drains its failures and looks at its counts when it likes.
+ *
  * Owners. What a request's pointers lead to belongs to the library from the submission until the
  * request's last result was taken. Until then a program does not free it, does not write to it, and
  * does not read what the request writes; for ever if the request leaks (sakia_loop_stop, sakia_queue_stop). Paths,
@@ -30,7 +33,7 @@
  * else, also those that run within sakia_loop_wait_masked. The library calls no function of the
  * program's, and its threads block signals.
  *
- * Forks. In a child, calls on the parent's loops and queues are errors, and wakes do nothing. A child
+ * Forks. In a child, calls on the parent's loops, queues and trees are errors, and wakes do nothing. A child
  * makes its own. Do not fork while another thread is within a call on a file that the child will use.
  *
  * Errors. A negative value is an error number (-EINVAL), and sakia_last_error has its text. Errors of
@@ -66,6 +69,10 @@
 /* The same for those of a queue. */
 #define SAKIA_QUEUE_OPTIONS \
     { sizeof(sakia_queue_options), sizeof(sakia_request), sizeof(sakia_result), 0, 0, 0, 0 }
+
+/* The same for those of a tree. */
+#define SAKIA_TREE_OPTIONS \
+    { sizeof(sakia_tree_options), 0, 0, 0, 0 }
 
 
 // The version of this header: 65536 * major + 256 * minor + patch.
@@ -226,6 +233,33 @@
 // Shuts `file` down in the directions `arg[0]`: `SHUT_RD`, `SHUT_WR` or `SHUT_RDWR`.
 #define SAKIA_OP_SHUTDOWN 35
 
+// In `flags` of `sakia_tree_options`: an exact copy, with owners, times, links and attributes, as `cp -a`.
+#define SAKIA_TREE_ARCHIVE 1
+
+// In `flags` of `sakia_tree_options`: what cannot be opened is removed and made anew.
+#define SAKIA_TREE_FORCE 2
+
+// In `flags` of `sakia_tree_options`: symbolic links are followed.
+#define SAKIA_TREE_FOLLOW 4
+
+// In `flags` of `sakia_tree_options`: other file systems are left out.
+#define SAKIA_TREE_ONE_FILE_SYSTEM 8
+
+// In `flags` of `sakia_tree_options`: the copy is durable at its end.
+#define SAKIA_TREE_DURABLE 16
+
+// In `flags` of `sakia_tree_options`: the copy is read again, and compared.
+#define SAKIA_TREE_VERIFY 32
+
+// In `flags` of `sakia_tree_options`: nothing is written.
+#define SAKIA_TREE_DRY_RUN 64
+
+// In `flags` of `sakia_tree_options`: entries that exist stay.
+#define SAKIA_TREE_KEEP 128
+
+// In `flags` of `sakia_tree_options`: entries that exist and are not older stay.
+#define SAKIA_TREE_UPDATE 256
+
 // A file, a socket or a pipe: a counted handle for any thread and any number of loops. It is closed when the
 // last reference is given back and no request uses it, or by `SAKIA_OP_CLOSE`.
 typedef struct sakia_file sakia_file;
@@ -237,6 +271,10 @@ typedef struct sakia_loop sakia_loop;
 // Performs requests for any number of threads, on threads of its own. In a forked child each call is an
 // error.
 typedef struct sakia_queue sakia_queue;
+
+// A copy or a removal, which works on threads of the library from its beginning to its end. In a forked
+// child each call is an error.
+typedef struct sakia_tree sakia_tree;
 
 // Ends waits of a loop or a queue, from any thread: a counted handle, which may outlive either.
 typedef struct sakia_waker sakia_waker;
@@ -333,6 +371,52 @@ typedef struct sakia_queue_options {
   // Zero.
   uint32_t reserved;
 } sakia_queue_options;
+
+// How a tree is copied or removed. Begin with `SAKIA_TREE_OPTIONS`.
+typedef struct sakia_tree_options {
+  // The size of this structure as the program was compiled.
+  size_t size;
+  // `SAKIA_TREE_*`.
+  uint32_t flags;
+  // Threads that work, at most 1024; 0 for one per processor.
+  uint32_t threads;
+  // The most entries in progress; 0 for 64.
+  uint32_t limit;
+  // Zero.
+  uint32_t reserved;
+} sakia_tree_options;
+
+// The entries of a tree that were handled, by kind.
+typedef struct sakia_counts {
+  // Regular files.
+  uint64_t files;
+  // Directories.
+  uint64_t directories;
+  // Symbolic links.
+  uint64_t symlinks;
+  // Further names of a file that was copied.
+  uint64_t hard_links;
+  // FIFOs, sockets and devices.
+  uint64_t others;
+  // Entries that existed and stay.
+  uint64_t skipped;
+  // Bytes of contents.
+  uint64_t bytes;
+  // Failures.
+  uint64_t failures;
+} sakia_counts;
+
+// A failure of a tree.
+typedef struct sakia_failure {
+  // The step that failed, in English.
+  const char *operation;
+  // The entry.
+  const char *path;
+  // The error number, positive.
+  int32_t error;
+  // Zero.
+  uint32_t reserved;
+} sakia_failure;
 
 #ifdef __cplusplus
 extern "C" {
@@ -473,6 +557,15 @@ int64_t sakia_loop_stop(struct sakia_loop *ring,
 // program's. Can break: a number that other code closes, too.
 int32_t sakia_file_adopt(int32_t fd,
                          struct sakia_file **file);
+
+// Stores a handle of the open file `fd` in `*file`. The descriptor stays the program's, which keeps it open
+// until a `SAKIA_OP_CLOSE` of the handle is answered: that ends all uses of it, and closes nothing. After
+// the last reference alone, loops and queues may use it until they are freed.
+//
+// Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null. Can break: a number that is closed
+// before.
+int32_t sakia_file_lend(int32_t fd,
+                        struct sakia_file **file);
 
 // Makes a descriptor of the library's own for the open file `fd`, and stores a handle of it in `*file`. `fd`
 // stays the program's.
@@ -683,6 +776,66 @@ int64_t sakia_queue_stop(struct sakia_queue *queue,
                          int64_t limit_ns,
                          uint64_t *leaked,
                          size_t room);
+
+// Begins to copy the tree `from` to `to`, on threads of the library, and stores it in `*tree`. The paths are
+// copied. `to` is the copy itself, not a directory for it. `options` may be null: contents and permissions,
+// as `cp -r`.
+//
+// Any thread. Errors: `-EINVAL` options that are not known; `-EFAULT` a null pointer; `-EAGAIN` no thread,
+// `-EMFILE`, `-ENFILE`, `-ENOMEM`. Those of the copy are told by `sakia_tree_failure` and
+// `sakia_tree_wait`. Can break: a path without a zero at its end.
+int32_t sakia_copy_tree(const char *from,
+                        const char *to,
+                        const struct sakia_tree_options *options,
+                        struct sakia_tree **tree);
+
+// Begins to remove the tree `path`, on threads of the library, and stores it in `*tree`. No link is
+// followed. `options` may be null; it has no flags.
+//
+// Any thread. Errors: as `sakia_copy_tree`.
+int32_t sakia_remove_tree(const char *path,
+                          const struct sakia_tree_options *options,
+                          struct sakia_tree **tree);
+
+// Stores the counts so far in `*counts`, of which the program has `size` bytes.
+//
+// Any thread. Errors: `-EFAULT` a null pointer, `-EINVAL` a size that is not known, `-EPERM` a forked child.
+int32_t sakia_tree_counts(const struct sakia_tree *tree,
+                          struct sakia_counts *counts,
+                          size_t size);
+
+// Takes a failure, oldest first, and stores it in `*failure`. Returns 1; 0 if there is none at the moment.
+//
+// One thread at a time. Owner: the texts are the tree's, and valid until the next call, or the tree is
+// freed. Errors: `-EFAULT` a null pointer, `-EPERM` a forked child.
+int32_t sakia_tree_failure(const struct sakia_tree *tree,
+                           struct sakia_failure *failure);
+
+// Waits for the end of the work, at most `timeout_ns` nanoseconds; for ever if that is negative, and not at
+// all if it is 0. Returns 1 if all is done, and 0 if the work goes on.
+//
+// Any thread. Errors: `-EREMOTEIO` some entries failed, see `sakia_tree_failure`; `-ECANCELED` it was
+// canceled, or stopped since the destination is full; others if it could not begin; `-EFAULT` null, `-EPERM`
+// a forked child.
+int32_t sakia_tree_wait(const struct sakia_tree *tree,
+                        int64_t timeout_ns);
+
+// Returns a new descriptor that becomes readable at the end of the work, for an event loop.
+//
+// Any thread. Owner: the program closes it, before or after the tree. Errors: `-EMFILE`, `-ENFILE` none is
+// left; `-EFAULT` null, `-EPERM` a forked child.
+int32_t sakia_tree_pollable(const struct sakia_tree *tree);
+
+// Stops the work: entries in progress are completed or removed. Returns at once.
+//
+// Any thread; a signal handler may not call it. Errors: `-EFAULT` null, `-EPERM` a forked child.
+int32_t sakia_tree_cancel(const struct sakia_tree *tree);
+
+// Cancels the work if it goes on, waits for its end, and frees the tree; nothing for null.
+//
+// Any thread, while no other call on the tree is running. Errors: `-EPERM` a forked child; then nothing is
+// freed. Can break: a later use of the tree.
+int32_t sakia_tree_free(struct sakia_tree *tree);
 
 // Adds a reference, and returns `waker`; null for null.
 //

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::slice;
 use std::sync::Arc;
 
@@ -56,8 +56,6 @@ fn open_fd(fd: i32) -> Result<ManuallyDrop<OwnedFd>, Failure> {
 
 /// Makes a handle of its own for a number of the program's.
 pub(crate) fn duplicate(fd: i32) -> Result<FileHandle, Failure> {
-    use std::os::fd::AsFd;
-
     let open = open_fd(fd)?;
     FileHandle::duplicate(open.as_fd()).map_err(|error| Failure::of("no duplicate", &error))
 }
@@ -96,6 +94,34 @@ pub unsafe extern "C" fn sakia_file_adopt(fd: i32, file: *mut *mut sakia_file) -
         };
         // SAFETY: the header's contract for places of handles. The descriptor is the library's from now on.
         unsafe { store(file, adopt) }
+    })
+}
+
+/// A descriptor of the program's, which it keeps open.
+struct OfProgram(i32);
+
+impl AsFd for OfProgram {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: not negative, and open as long as this value is there: the header's contract.
+        unsafe { BorrowedFd::borrow_raw(self.0) }
+    }
+}
+
+/// Stores a handle of the open file `fd` in `*file`. The descriptor stays the program's, which keeps it open
+/// until a `SAKIA_OP_CLOSE` of the handle is answered: that ends all uses of it, and closes nothing. After
+/// the last reference alone, loops and queues may use it until they are freed.
+///
+/// Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null. Can break: a number that is closed
+/// before.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_lend(fd: i32, file: *mut *mut sakia_file) -> i32 {
+    guarded_int(|| {
+        let lend = || {
+            open_fd(fd)?; // left open
+            Ok(FileHandle::lent(Arc::new(OfProgram(fd))))
+        };
+        // SAFETY: the header's contract for places of handles.
+        unsafe { store(file, lend) }
     })
 }
 

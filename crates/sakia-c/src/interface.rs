@@ -224,6 +224,75 @@ pub struct sakia_queue_options {
     pub reserved: u32,
 }
 
+/// In `flags` of `sakia_tree_options`: an exact copy, with owners, times, links and attributes, as `cp -a`.
+pub const SAKIA_TREE_ARCHIVE: u32 = 1;
+/// In `flags` of `sakia_tree_options`: what cannot be opened is removed and made anew.
+pub const SAKIA_TREE_FORCE: u32 = 2;
+/// In `flags` of `sakia_tree_options`: symbolic links are followed.
+pub const SAKIA_TREE_FOLLOW: u32 = 4;
+/// In `flags` of `sakia_tree_options`: other file systems are left out.
+pub const SAKIA_TREE_ONE_FILE_SYSTEM: u32 = 8;
+/// In `flags` of `sakia_tree_options`: the copy is durable at its end.
+pub const SAKIA_TREE_DURABLE: u32 = 16;
+/// In `flags` of `sakia_tree_options`: the copy is read again, and compared.
+pub const SAKIA_TREE_VERIFY: u32 = 32;
+/// In `flags` of `sakia_tree_options`: nothing is written.
+pub const SAKIA_TREE_DRY_RUN: u32 = 64;
+/// In `flags` of `sakia_tree_options`: entries that exist stay.
+pub const SAKIA_TREE_KEEP: u32 = 128;
+/// In `flags` of `sakia_tree_options`: entries that exist and are not older stay.
+pub const SAKIA_TREE_UPDATE: u32 = 256;
+
+/// How a tree is copied or removed. Begin with `SAKIA_TREE_OPTIONS`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct sakia_tree_options {
+    /// The size of this structure as the program was compiled.
+    pub size: usize,
+    /// `SAKIA_TREE_*`.
+    pub flags: u32,
+    /// Threads that work, at most 1024; 0 for one per processor.
+    pub threads: u32,
+    /// The most entries in progress; 0 for 64.
+    pub limit: u32,
+    /// Zero.
+    pub reserved: u32,
+}
+
+/// The entries of a tree that were handled, by kind.
+#[repr(C)]
+pub struct sakia_counts {
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links.
+    pub symlinks: u64,
+    /// Further names of a file that was copied.
+    pub hard_links: u64,
+    /// FIFOs, sockets and devices.
+    pub others: u64,
+    /// Entries that existed and stay.
+    pub skipped: u64,
+    /// Bytes of contents.
+    pub bytes: u64,
+    /// Failures.
+    pub failures: u64,
+}
+
+/// A failure of a tree.
+#[repr(C)]
+pub struct sakia_failure {
+    /// The step that failed, in English.
+    pub operation: *const c_char,
+    /// The entry.
+    pub path: *const c_char,
+    /// The error number, positive.
+    pub error: i32,
+    /// Zero.
+    pub reserved: u32,
+}
+
 /// The bytes of a request that every program has: up to `fd`.
 pub(crate) const REQUEST_BYTES_MIN: usize = 64;
 /// The bytes of a result that every program has: up to `reserved`.

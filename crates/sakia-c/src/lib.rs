@@ -8,6 +8,7 @@
 //! - `event_loop` has the functions of a loop, and `queue` those of a queue. `options` checks their
 //!   arguments, `request` makes what a request of C is in Rust, and `answer` the way back. `message` is the
 //!   part of both that is about datagrams.
+//! - `tree` has copies and removals of trees, on threads of their own.
 //! - `file` and `waker` have the two handles that any thread may use.
 //!
 //! # Invariants
@@ -29,4 +30,5 @@ mod options;
 mod pending;
 mod queue;
 mod request;
+mod tree;
 mod waker;

@@ -146,7 +146,7 @@ def wrong_sizes_are_refused(sakia, kind, options):
 def main():
     library, version, path = sys.argv[1:]
     sakia = load(library)
-    assert [ctypes.sizeof(it) for it in (LoopOptions, QueueOptions, Request, Result)] == [32, 40, 112, 32]
+    assert [ctypes.sizeof(it) for it in (LoopOptions, QueueOptions, Request, Result)] == [32, 40, 112, 48]
     assert sakia.sakia_version() == int(version)
     for kind, options in (("loop", LoopOptions), ("queue", QueueOptions)):
         wrong_sizes_are_refused(sakia, kind, options)

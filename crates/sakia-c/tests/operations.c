@@ -535,6 +535,29 @@ static void lasting(void) {
     sakia_file_unref(near);
 }
 
+/* A descriptor that is lent stays the program's. */
+static void lent(void) {
+    int fds[2];
+    sakia_file *file, *again;
+    sakia_request request;
+    char bytes[4];
+    CHECK(pipe2(fds, O_CLOEXEC) == 0 && sakia_file_lend(fds[0], &file) == 0);
+    CHECK(sakia_file_lend(-1, &again) == -EBADF && again == NULL);
+    CHECK(sakia_file_lend(fds[0], NULL) == -EFAULT);
+    CHECK(sakia_file_number(file) == fds[0] && write(fds[1], "ab", 2) == 2);
+    CHECK(with_memory(SAKIA_OP_READ, file, bytes, 1, SAKIA_CURRENT_POSITION) == 1 && bytes[0] == 'a');
+    request = request_of(SAKIA_OP_CLOSE, file);
+    CHECK(perform(request).value == 0);
+    CHECK(with_memory(SAKIA_OP_READ, file, bytes, 1, SAKIA_CURRENT_POSITION) == -EBADF);
+    CHECK(read(fds[0], bytes, 4) == 1 && bytes[0] == 'b');
+    /* Lent again, and given back by the last reference only. */
+    CHECK(sakia_file_lend(fds[0], &again) == 0 && write(fds[1], "c", 1) == 1);
+    CHECK(with_memory(SAKIA_OP_READ, again, bytes, 4, SAKIA_CURRENT_POSITION) == 1 && bytes[0] == 'c');
+    sakia_file_unref(again);
+    sakia_file_unref(file);
+    CHECK(fcntl(fds[0], F_GETFD) >= 0 && close(fds[0]) == 0 && close(fds[1]) == 0);
+}
+
 int main(void) {
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     char path[] = "/tmp/sakia-c-XXXXXX";
@@ -551,6 +574,7 @@ int main(void) {
     signals();
     attempts(directory);
     lasting();
+    lent();
     sakia_file_unref(directory);
     CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
     CHECK(sakia_loop_free(loop) == 0);

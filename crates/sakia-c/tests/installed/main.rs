@@ -27,9 +27,10 @@ fn programs_are_built_and_run() {
     older::programs_of_an_older_header_run(&installed, &DRIVERS);
     let cpp = Build { compiler: "c++", flags: &["-std=c++17", "-x", "c++"], ..C };
     for how in [C, cpp, Build { is_static: true, ..C }] {
-        let build = |source| installed.build(source, how);
-        let tests = ["tests/hostile.c", "tests/operations.c", "tests/queue.c"];
-        let [hostile, operations, queue] = tests.map(build);
+        let build = |source: &str| installed.build(source, how);
+        let [hostile, operations, queue, tree] = ["hostile", "operations", "queue", "tree"]
+            .map(|test| build(&format!("tests/{test}.c")));
+        let copy = build("examples/tree_copy.c");
         let sums = ["examples/file_sum.c", "examples/queue_sum.c"].map(build);
         let in_loops = in_other_loops(&installed, how);
         let echo = build("examples/echo_server.c");
@@ -43,6 +44,9 @@ fn programs_are_built_and_run() {
             assert_eq!(text_of(&mut on_it(&operations)), "operations: ok\n");
             let path = installed.path("file_of_queue");
             assert_eq!(text_of(on_it(&queue).arg(path)), "queue: ok\n");
+            let path = installed.path("trees");
+            assert_eq!(text_of(on_it(&tree).arg(path)), "tree: ok\n");
+            a_tree_is_copied(&installed, on_it(&copy));
             for program in &in_loops {
                 let lines = text_of(&mut on_it(program));
                 assert_eq!(lines, "read a\nread b\nread c\nread d\nread e\n", "{program}");
@@ -93,6 +97,15 @@ fn in_other_loops(installed: &Installed, how: Build<'_>) -> Vec<String> {
     ];
     let there = all.into_iter().filter(|(_, packages)| has_packages(packages));
     there.map(|(source, packages)| installed.build(source, Build { packages, ..how })).collect()
+}
+
+/// The example copies the repository's C files.
+fn a_tree_is_copied(installed: &Installed, mut program: Command) {
+    let (from, to) = (Path::new(HERE).join("tests"), installed.path("copied"));
+    text_of(program.arg(&from).arg(&to));
+    let original = fs::read(from.join("tree.c")).expect("this test");
+    assert_eq!(fs::read(Path::new(&to).join("tree.c")).expect("its copy"), original);
+    fs::remove_dir_all(to).expect("removed");
 }
 
 fn sums_are_right(installed: &Installed, mut program: Command) {
