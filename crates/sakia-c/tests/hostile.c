@@ -22,6 +22,13 @@ static void check(int is_true, const char *text, int line) {
 }
 
 #define CHECK(condition) check((condition), #condition, __LINE__)
+/* Ends a forked child. As another program, since a checker of leaks would miss those threads of the parent that
+ * own its memory. */
+static void end_child(void) {
+    execlp("true", "true", (char *)NULL);
+    _exit(1);
+}
+
 /* The call returns this error, and there is a text. */
 #define REFUSED(call, errno_) \
     check((int64_t)(call) == -(errno_) && sakia_last_error()[0] != 0, #call, __LINE__)
@@ -458,7 +465,7 @@ static void forks(sakia_loop *loop) {
         CHECK(sakia_loop_new(&options, &own) == 0);
         CHECK(perform(own, request_of(SAKIA_OP_NOP)).value == 0);
         CHECK(sakia_loop_free(own) == 0);
-        _exit(0);
+        end_child();
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     /* The parent's loop has not seen any of it. */

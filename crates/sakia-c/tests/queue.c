@@ -27,6 +27,13 @@ static void check(int is_true, const char *text, int line) {
 
 #define CHECK(condition) check((condition), #condition, __LINE__)
 
+/* Ends a forked child. As another program, since a checker of leaks would miss those threads of the parent that
+ * own its memory. */
+static void end_child(void) {
+    execlp("true", "true", (char *)NULL);
+    _exit(1);
+}
+
 static sakia_queue *new_queue(uint32_t threads, uint32_t under_way_max) {
     sakia_queue_options options = SAKIA_QUEUE_OPTIONS;
     sakia_queue *queue;
@@ -317,7 +324,7 @@ static void ends(void) {
         sakia_queue *own = new_queue(1, 0);
         CHECK(perform(own, request_of(SAKIA_OP_NOP, NULL, 4)).value == 0);
         CHECK(sakia_queue_free(own) == 0);
-        _exit(0);
+        end_child();
     }
     CHECK(waitpid(child, &status, 0) == child && status == 0);
     CHECK(write(writer, "12345678", 8) == 8);
