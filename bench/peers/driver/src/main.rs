@@ -1,6 +1,8 @@
 //! The experiments on the driver below Sakia: all operations use the ring, none is a plain call, and there
 //! is no runtime above. They show the limit of a runtime that uses the ring for everything.
 //!
+//! The variants `loop` and `queue` read at random as requests, by the rules that these have for plain calls.
+//!
 //! The number of operations in flight is the job's number of tasks, each with a buffer that is reused; the
 //! sequential sum has one.
 
@@ -14,7 +16,12 @@ use peers_common::files::{
     WHOLE_BYTES, expect_whole, open, run_shares, share_of, small_file_check,
 };
 use peers_common::{Cell, Gate, Job, Tally, fail};
-use sakia_driver::{AlignedBuf, Close, Driver, Fd, Op, Open, Read, Wait, Write};
+use sakia::Engine;
+use sakia::engine::queue::Submitted;
+use sakia_driver::{
+    AlignedBuf, Close, Driver, Fd, FileHandle, Loop, Op, Open, Outcome, Read, Request, Value, Wait,
+    Write,
+};
 
 fn main() -> ExitCode {
     peers_common::main_with(|job| run_shares(job, share))
@@ -24,6 +31,8 @@ fn share(job: &Job, gate: &Gate, first: u64) -> Tally {
     let driver = Driver::uring().unwrap_or_else(|error| fail("ring", error));
     match job.cell {
         Cell::Sum => sum(job, gate, &driver),
+        Cell::RandRead if job.variant == "loop" => reads_by_loop(job, gate, driver, first),
+        Cell::RandRead if job.variant == "queue" => reads_by_queue(job, gate, first),
         Cell::RandRead | Cell::Write => scattered(job, gate, &driver, first),
         Cell::SmallFiles => small_files(job, gate, &driver, first),
         _ => fail("run", "not an experiment on files"),
@@ -115,6 +124,85 @@ fn scattered(job: &Job, gate: &Gate, driver: &Driver, first: u64) -> Tally {
         next(index, buffer)
     };
     in_flight(job, gate, driver, |index| next(index, AlignedBuf::zeroed(job.block)), step);
+    tally
+}
+
+/// The next read of a slot into this memory, if one is left.
+fn next_read(
+    file: &FileHandle,
+    offsets: &mut impl Iterator<Item = u64>,
+    buffer: AlignedBuf,
+) -> Option<Request> {
+    Some(Request::read(file, buffer.into(), offsets.next()?))
+}
+
+/// Counts a read, and returns its slot and its memory.
+fn finished(job: &Job, tally: &mut Tally, outcome: Outcome) -> (usize, AlignedBuf) {
+    expect_whole(job, outcome.result);
+    let Value::Buffer(buffer) = outcome.value else { fail("run", "a read lost its memory") };
+    let buffer = buffer.into_aligned().unwrap_or_else(|| fail("run", "other memory"));
+    tally.count(marks(&buffer));
+    (outcome.token as usize, buffer)
+}
+
+/// The same reads as requests of a loop, on this thread.
+fn reads_by_loop(job: &Job, gate: &Gate, driver: Driver, first: u64) -> Tally {
+    let file = FileHandle::new(open(job));
+    let mut offsets: Vec<_> = (first..first + job.tasks).map(|task| job.offsets(task)).collect();
+    let mut ring = Loop::on(driver).unwrap_or_else(|error| fail("loop", error));
+    let mut tally = Tally::default();
+    let mut submit = |ring: &mut Loop, slot: usize, buffer| {
+        if let Some(read) = next_read(&file, &mut offsets[slot], buffer) {
+            ring.submit(read, slot as u64).unwrap_or_else(|full| fail("submit", full));
+        }
+    };
+    gate.begin();
+    (0..job.tasks as usize).for_each(|slot| submit(&mut ring, slot, AlignedBuf::zeroed(job.block)));
+    while ring.under_way() > 0 {
+        match ring.take() {
+            Some(outcome) => {
+                let (slot, buffer) = finished(job, &mut tally, outcome);
+                submit(&mut ring, slot, buffer);
+            }
+            None => {
+                ring.wait(Wait::Forever).unwrap_or_else(|error| fail("wait", error));
+            }
+        }
+    }
+    gate.end();
+    tally
+}
+
+/// The same reads as requests of a queue: a batch of those whose memory came back together.
+fn reads_by_queue(job: &Job, gate: &Gate, first: u64) -> Tally {
+    let file = FileHandle::new(open(job));
+    let mut offsets: Vec<_> = (first..first + job.tasks).map(|task| job.offsets(task)).collect();
+    let queue = Engine::new().and_then(|engine| engine.queue());
+    let queue = queue.unwrap_or_else(|error| fail("queue", error));
+    let (mut tally, mut outcomes) = (Tally::default(), Vec::new());
+    gate.begin();
+    let mut free: Vec<_> =
+        (0..job.tasks as usize).map(|slot| (slot, AlignedBuf::zeroed(job.block))).collect();
+    loop {
+        let mut batch = queue.batch();
+        for (slot, buffer) in free.drain(..) {
+            let Some(read) = next_read(&file, &mut offsets[slot], buffer) else { continue };
+            match batch.add(read, slot as u64).unwrap_or_else(|full| fail("submit", full)) {
+                Submitted::Done(outcome) => outcomes.push(outcome),
+                Submitted::UnderWay(_) => {}
+            }
+        }
+        batch.submit();
+        if outcomes.is_empty() {
+            if queue.under_way() == 0 {
+                break;
+            }
+            queue.wait(None).unwrap_or_else(|error| fail("wait", error));
+            queue.take(usize::MAX, &mut outcomes);
+        }
+        free.extend(outcomes.drain(..).map(|outcome| finished(job, &mut tally, outcome)));
+    }
+    gate.end();
     tally
 }
 

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 
+use crate::aligned::AlignedBuf;
 use crate::buf::{IoBuf, IoBufMut};
 
 /// Memory of another language or library, for a request. It is lent until the request's outcome gives it
@@ -69,8 +70,16 @@ impl Foreign {
 pub enum Buffer {
     /// A vector. An empty one is read into up to its capacity, and gets the length of the bytes read.
     Vec(Vec<u8>),
+    /// Memory for transfers past the page cache (`O_DIRECT`).
+    Aligned(AlignedBuf),
     /// Memory of another owner.
     Foreign(Foreign),
+}
+
+impl From<AlignedBuf> for Buffer {
+    fn from(bytes: AlignedBuf) -> Self {
+        Self::Aligned(bytes)
+    }
 }
 
 impl From<Vec<u8>> for Buffer {
@@ -87,18 +96,36 @@ impl Buffer {
     pub fn into_vec(self) -> Option<Vec<u8>> {
         match self {
             Self::Vec(bytes) => Some(bytes),
-            Self::Foreign(_) => None,
+            _ => None,
+        }
+    }
+
+    /// Returns the aligned memory. `None` for other memory.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::{AlignedBuf, Buffer};
+    ///
+    /// let buffer = Buffer::from(AlignedBuf::zeroed(4096));
+    /// assert_eq!(buffer.into_aligned().unwrap().len(), 4096);
+    /// ```
+    pub fn into_aligned(self) -> Option<AlignedBuf> {
+        match self {
+            Self::Aligned(bytes) => Some(bytes),
+            _ => None,
         }
     }
 }
 
-// SAFETY: those of a vector are its own promise. Foreign memory has one address and length, which the value
-// does not change, and is initialized and valid until the value is dropped: the promise of `Foreign::new`.
+// SAFETY: those of a vector and of aligned memory are their own promise. Foreign memory has one address and
+// length, which the value does not change, and is initialized and valid until the value is dropped: the
+// promise of `Foreign::new`.
 unsafe impl IoBuf for Buffer {
     #[inline(always)]
     fn stable_ptr(&self) -> *const u8 {
         match self {
             Self::Vec(bytes) => bytes.stable_ptr(),
+            Self::Aligned(bytes) => bytes.stable_ptr(),
             Self::Foreign(foreign) => foreign.addr.as_ptr(),
         }
     }
@@ -107,17 +134,20 @@ unsafe impl IoBuf for Buffer {
     fn bytes_len(&self) -> usize {
         match self {
             Self::Vec(bytes) => bytes.len(),
+            Self::Aligned(bytes) => bytes.len(),
             Self::Foreign(foreign) => foreign.len,
         }
     }
 }
 
-// SAFETY: as above. Foreign memory is initialized, so its room is its length, which no read changes.
+// SAFETY: as above. Aligned and foreign memory is initialized, so its room is its length, which no read
+// changes.
 unsafe impl IoBufMut for Buffer {
     #[inline(always)]
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         match self {
             Self::Vec(bytes) => bytes.stable_mut_ptr(),
+            Self::Aligned(bytes) => bytes.stable_mut_ptr(),
             Self::Foreign(foreign) => foreign.addr.as_ptr(),
         }
     }
@@ -126,6 +156,7 @@ unsafe impl IoBufMut for Buffer {
     fn bytes_room(&self) -> usize {
         match self {
             Self::Vec(bytes) => bytes.bytes_room(),
+            Self::Aligned(bytes) => bytes.bytes_room(),
             Self::Foreign(foreign) => foreign.len,
         }
     }
