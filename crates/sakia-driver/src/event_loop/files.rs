@@ -70,7 +70,7 @@ impl KnownFiles {
         let descriptor = descriptor.upgrade();
         drop(fd);
         // In the way that the driver chooses: a file server may have to be told first.
-        if let Some(fd) = descriptor.and_then(Descriptor::give_up) {
+        if let Some(fd) = descriptor.and_then(Descriptor::give_up_on_loop) {
             drop(self.adopt(fd, driver));
         }
     }
@@ -130,8 +130,8 @@ impl FilesOf<'_> {
         if let Some(known) = self.files.others.iter().find(|known| known.id == id) {
             return Ok(known.fd.clone());
         }
-        let descriptor = file.use_by(&self.files.mailbox)?;
-        let fd = self.driver.lend(Arc::clone(&descriptor));
+        let lender = file.use_by(&self.files.mailbox)?;
+        let fd = self.driver.lend(Arc::clone(&lender));
         let Ok(number) = usize::try_from(fd.raw()) else {
             return Err(Errno::BADF); // an owner may lend the working directory
         };
@@ -140,12 +140,12 @@ impl FilesOf<'_> {
         }
         // Requests by the bare number or by another handle may have a clone already, which their user or
         // their owner keeps open. From now on this handle does, too, until the last request is gone.
-        fd.add_lender(Arc::clone(&descriptor) as Lender);
+        fd.add_lender(Arc::clone(&lender) as Lender);
         let KnownFiles { by_number, others, .. } = &mut *self.files;
         if by_number.len() <= number {
             by_number.resize_with((number + 1).next_multiple_of(64), || None);
         }
-        let known = Known { id, fd: fd.clone(), descriptor: Arc::downgrade(&descriptor) };
+        let known = Known { id, fd: fd.clone(), descriptor: lender.descriptor() };
         match &mut by_number[number] {
             place @ None if id.raw == fd.raw() => *place = Some(known),
             _ => others.push(known),

@@ -4,6 +4,7 @@ use std::ffi::CStr;
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
@@ -61,6 +62,8 @@ struct Inner {
 struct State {
     /// `None` once it is being closed.
     descriptor: Option<Arc<Descriptor>>,
+    /// Shared by the loops, so that a driver knows a lender that it has.
+    lender: Weak<Use>,
     /// The loops that may keep the descriptor.
     users: Vec<Weak<Mailbox>>,
 }
@@ -109,6 +112,38 @@ impl Descriptor {
         // One that a request closes tells its loop.
         if self.closer.get().is_some() { None } else { Arc::into_inner(self)?.into_owned() }
     }
+
+    /// As [`give_up`](Self::give_up), on the thread of a loop.
+    pub(crate) fn give_up_on_loop(self: Arc<Self>) -> Option<OwnedFd> {
+        contained(|| self.give_up()).flatten()
+    }
+}
+
+/// The use of a descriptor by loops.
+pub(crate) struct Use(Option<Arc<Descriptor>>);
+
+impl Use {
+    pub(crate) fn descriptor(&self) -> Weak<Descriptor> {
+        self.0.as_ref().map(Arc::downgrade).unwrap_or_default()
+    }
+}
+
+impl AsFd for Use {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_ref().expect("it is taken at the end only").as_fd()
+    }
+}
+
+impl Drop for Use {
+    fn drop(&mut self) {
+        contained(|| drop(self.0.take()));
+    }
+}
+
+/// Contains a panic of an owner's destructor: on the thread of a loop it would end the work of others, such as
+/// the delivery of an outcome. The message of the panic hook is its trace.
+fn contained<T>(f: impl FnOnce() -> T) -> Option<T> {
+    catch_unwind(AssertUnwindSafe(f)).map_err(std::mem::forget).ok() // the payload may panic, too
 }
 
 impl Drop for Descriptor {
@@ -150,7 +185,8 @@ impl FileHandle {
         let descriptor = Descriptor { source: Some(source), closer: OnceLock::new() };
         let serial = NEXT_SERIAL.fetch_add(1, Ordering::Relaxed);
         let id = FileId { raw: descriptor.as_fd().as_raw_fd(), serial };
-        let state = State { descriptor: Some(Arc::new(descriptor)), users: Vec::new() };
+        let (descriptor, lender) = (Some(Arc::new(descriptor)), Weak::new());
+        let state = State { descriptor, lender, users: Vec::new() };
         let (calls, has_no_server) = <_>::default();
         let inner = Inner { id, calls, has_no_server, state: Mutex::new(state) };
         Self { inner: Arc::new(inner) }
@@ -159,6 +195,8 @@ impl FileHandle {
     /// Uses the descriptor of another owner, who closes it once the last clone and the last request are gone.
     /// Several such handles of one descriptor are one file: to [close](crate::Request::Close) one of them
     /// cancels what is under way by all, and waits for it.
+    ///
+    /// If the owner's destructor panics on the thread of a loop or a queue, its message is all that comes of it.
     ///
     /// # Examples
     /// ```
@@ -457,15 +495,17 @@ impl FileHandle {
     ///
     /// # Errors
     /// `EBADF`: it is closed, or being closed.
-    pub(crate) fn use_by(&self, mailbox: &Arc<Mailbox>) -> Result<Arc<Descriptor>, Errno> {
+    pub(crate) fn use_by(&self, mailbox: &Arc<Mailbox>) -> Result<Arc<Use>, Errno> {
         let mut state = self.inner.lock()?;
         let descriptor = state.descriptor.clone().ok_or(Errno::BADF)?;
+        let lender = state.lender.upgrade().unwrap_or_else(|| Arc::new(Use(Some(descriptor))));
+        state.lender = Arc::downgrade(&lender);
         state.users.retain(|user| user.strong_count() > 0);
         let user = Arc::downgrade(mailbox);
         if !state.users.iter().any(|other| other.ptr_eq(&user)) {
             state.users.push(user);
         }
-        Ok(descriptor)
+        Ok(lender)
     }
 
     /// Begins to close it: new requests are refused, and each loop is told to cancel its own. Once no loop

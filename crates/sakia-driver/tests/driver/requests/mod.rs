@@ -8,6 +8,7 @@ mod each;
 pub mod ends;
 mod hostile;
 mod lasting;
+mod lasting_owners;
 mod random;
 pub mod signals;
 mod threads;
