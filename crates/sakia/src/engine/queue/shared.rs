@@ -108,8 +108,12 @@ impl Shared {
             for outcome in outcomes.iter().filter(|outcome| !outcome.more) {
                 table.end(outcome.token as Slot);
             }
+            let is_over = !table.has_sent();
             drop(table);
             outcomes.clear(); // their memory may be another owner's
+            if is_over {
+                self.stoppers.give(u32::MAX); // of a stop after the one that gave them up
+            }
             return last;
         }
         outcomes.drain(..).for_each(|outcome| table.push(outcome));
