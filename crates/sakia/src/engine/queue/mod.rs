@@ -280,7 +280,7 @@ impl Queue {
         }
         let mut table = shared.lock();
         match table.state(ticket) {
-            State::Free => {}
+            State::Free | State::Lost => {}
             State::Batched { .. } => {
                 table.set(ticket.slot, State::Batched { is_canceled: true });
             }
@@ -325,8 +325,9 @@ impl Queue {
         self.owner.shared.event()
     }
 
-    /// Ends the queue for all its users: cancels what is under way, and waits at most `limit` for it to end.
-    /// Outcomes can still be taken. Later requests end with `ECANCELED`.
+    /// Ends the queue for all its users: cancels what is under way, and waits at most `limit` for it to end,
+    /// but not for requests of a thread that has failed, which have leaked. Outcomes can still be taken. Later
+    /// requests end with `ECANCELED`.
     ///
     /// In a forked child nothing is under way. Threads of the engine must not call it.
     ///
@@ -359,7 +360,8 @@ impl Queue {
         shared.wait_for_all(Instant::now().checked_add(limit));
         let mut table = shared.lock();
         table.is_ended = true;
-        let on_threads = table.unended().filter(|(.., state)| matches!(state, State::On(_)));
+        let is_on_thread = |state| matches!(state, State::On(_) | State::Lost);
+        let on_threads = table.unended().filter(|&(.., state)| is_on_thread(state));
         RequestsEnd { leaked: on_threads.map(|(_, token, _)| token).collect() }
     }
 }

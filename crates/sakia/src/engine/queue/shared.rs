@@ -209,10 +209,10 @@ impl Shared {
     /// Notes that a thread has failed which had requests of the queue: they will not end.
     pub(super) fn fail(&self, thread: ThreadNumber) {
         let mut table = self.lock();
-        let had_some = table.unended().any(|(.., state)| state == State::On(thread));
-        table.has_failed |= had_some;
+        table.has_failed |= table.lose(thread);
         drop(table);
         self.reapers.give(u32::MAX);
+        self.stoppers.give(u32::MAX);
     }
 
     /// Returns the event, which is made if there is none.

@@ -53,6 +53,8 @@ pub(super) enum State {
     Batched { is_canceled: bool },
     /// It was sent to a thread.
     On(ThreadNumber),
+    /// The thread has failed: it will not end.
+    Lost,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +90,16 @@ impl Table {
     /// Returns whether threads have requests that have not ended.
     pub(super) fn has_sent(&self) -> bool {
         self.unended().any(|(.., state)| matches!(state, State::On(_)))
+    }
+
+    /// Notes that the requests of a thread will not end. Returns whether there are some.
+    pub(super) fn lose(&mut self, thread: ThreadNumber) -> bool {
+        let mut has_some = false;
+        for entry in self.entries.iter_mut().filter(|entry| entry.state == State::On(thread)) {
+            entry.state = State::Lost;
+            has_some = true;
+        }
+        has_some
     }
 
     /// Returns the number of requests whose last outcome was not taken.
