@@ -172,8 +172,10 @@ impl Server {
                     let refuse = |(ticket, request): (QueueTicket, Request)| {
                         request.refuse(ticket.slot.into(), copy_error(&error))
                     };
+                    if served.outcomes.is_empty() {
+                        self.touched.push(number);
+                    }
                     served.outcomes.extend(batch.into_iter().map(refuse));
-                    self.touched.push(number);
                     return;
                 }
             },
