@@ -86,6 +86,9 @@ impl Inbox {
     }
 }
 
+/// The most times that a server looks for letters before other tasks have their turn.
+const ROUNDS_MAX: u32 = 4;
+
 /// Serves queues on the current thread of the engine, until that ends.
 pub(super) async fn serve(thread: ThreadNumber, inbox: Arc<Inbox>, gate: Arc<Gate>) {
     let (letters, queues, touched) = (Vec::new(), Slab::new(), Vec::new());
@@ -124,7 +127,7 @@ struct Served {
 
 impl Server {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
+        for round in 1.. {
             let mut letters = mem::take(&mut self.letters);
             self.inbox.take(&mut letters, cx.waker());
             let has_letters = !letters.is_empty();
@@ -136,6 +139,10 @@ impl Server {
             self.take_outcomes();
             // More letters may have come, without a wake.
             if !has_letters {
+                break;
+            }
+            if round == ROUNDS_MAX {
+                cx.waker().wake_by_ref();
                 break;
             }
         }
