@@ -331,8 +331,9 @@ impl Requests {
 
     #[cold]
     fn poll_many(&mut self, file: &Target, events: PollEvents, token: u64) -> Ticket {
+        let found = self.files.of(&self.driver).find(file); // users' code, which may panic
         self.under_way += 1;
-        match self.files.of(&self.driver).find(file) {
+        match found {
             Ok(fd) => Ticket(Named::Row(self.lasting.add_poll(token, fd, events))),
             Err(errno) => self.fail(token, errno),
         }
@@ -340,8 +341,9 @@ impl Requests {
 
     #[cold]
     fn receive_many(&mut self, socket: &Target, token: u64) -> Ticket {
+        let found = self.files.of(&self.driver).find(socket); // as above
         self.under_way += 1;
-        match self.files.of(&self.driver).find(socket) {
+        match found {
             Ok(fd) => Ticket(Named::Row(self.lasting.add_stream(token, fd, &self.driver))),
             Err(errno) => self.fail(token, errno),
         }

@@ -520,7 +520,7 @@ impl FileHandle {
         descriptor.closer.set(closer).ok();
         state.tell(self.inner.id, true);
         drop(state);
-        drop(descriptor); // perhaps the last user
+        contained(|| drop(descriptor)); // perhaps the last user
         Ok(())
     }
 

@@ -4,7 +4,9 @@
 //! driver, and gives their outcomes to their queues, as many at once as there are.
 
 use std::future::poll_fn;
+use std::io;
 use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
@@ -189,7 +191,20 @@ impl Server {
         };
         for (ticket, request) in batch {
             let (slot, high) = (ticket.slot as usize, (number as u64) << Slot::BITS);
-            let known = requests.submit(request, high | u64::from(ticket.slot));
+            let token = high | u64::from(ticket.slot);
+            // An owner of a descriptor is asked for it: users' code, of one queue of many.
+            let submit = AssertUnwindSafe(|| requests.submit(request, token));
+            let known = match catch_unwind(submit) {
+                Ok(known) => known,
+                Err(payload) => {
+                    mem::forget(payload); // its destructor may panic too
+                    if served.outcomes.is_empty() {
+                        self.touched.push(number);
+                    }
+                    served.outcomes.push(Request::Nop.refuse(ticket.slot.into(), panicked()));
+                    continue;
+                }
+            };
             if served.tickets.len() <= slot {
                 served.tickets.resize(slot + 1, None);
             }
@@ -243,6 +258,11 @@ impl Server {
             }
         }
     }
+}
+
+#[cold]
+fn panicked() -> io::Error {
+    io::Error::other("the owner of the descriptor panicked when it was asked for it")
 }
 
 /// Returns lent bytes in memory of their own, since they go to another thread.
