@@ -46,8 +46,17 @@ impl Pulse {
         Sleeper { pulse: self, number: self.number.load(Ordering::SeqCst) }
     }
 
-    /// Wakes up to `most` sleepers.
-    pub(super) fn give(&self, most: u32) {
+    /// Wakes one sleeper.
+    pub(super) fn give(&self) {
+        self.wake(1);
+    }
+
+    /// Wakes all sleepers.
+    pub(super) fn give_all(&self) {
+        self.wake(i32::MAX as u32); // the kernel takes the number for a signed one
+    }
+
+    fn wake(&self, most: u32) {
         self.number.fetch_add(1, Ordering::SeqCst);
         if self.sleepers.load(Ordering::SeqCst) > 0 {
             // A system call of its own, not the C library's: `errno` stays.
@@ -108,7 +117,7 @@ mod tests {
                         let sleeper = pulse.begin();
                         if take() {
                             if taken.fetch_add(1, Ordering::SeqCst) + 1 == THINGS {
-                                pulse.give(u32::MAX);
+                                pulse.give_all();
                             }
                         } else if taken.load(Ordering::SeqCst) < THINGS {
                             sleeper.sleep(None);
@@ -118,11 +127,35 @@ mod tests {
             }
             for _ in 0..THINGS {
                 things.fetch_add(1, Ordering::SeqCst);
-                pulse.give(1);
+                pulse.give();
             }
         });
         assert_eq!((things.into_inner(), taken.into_inner()), (0, THINGS));
         assert_eq!(pulse.sleepers.into_inner(), 0);
+    }
+
+    #[test]
+    fn one_pulse_wakes_all() {
+        let (pulse, is_given) = (Pulse::default(), AtomicU32::new(0));
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    loop {
+                        let sleeper = pulse.begin();
+                        if is_given.load(Ordering::SeqCst) == 1 {
+                            break;
+                        }
+                        sleeper.sleep(None);
+                    }
+                });
+            }
+            while pulse.sleepers.load(Ordering::SeqCst) < 4 {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(10)); // all of them sleep by then, as a rule
+            is_given.store(1, Ordering::SeqCst);
+            pulse.give_all();
+        });
     }
 
     #[test]
@@ -133,7 +166,7 @@ mod tests {
         assert_eq!(pulse.begin().sleep(Some(soon)), Awake::Time);
         assert!(Instant::now() >= soon);
         let sleeper = pulse.begin();
-        pulse.give(1);
+        pulse.give();
         assert_eq!(sleeper.sleep(Some(Instant::now() + Duration::from_secs(1000))), Awake::Pulse);
     }
 }

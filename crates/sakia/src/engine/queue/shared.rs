@@ -112,7 +112,7 @@ impl Shared {
             drop(table);
             outcomes.clear(); // their memory may be another owner's
             if is_over {
-                self.stoppers.give(u32::MAX); // of a stop after the one that gave them up
+                self.stoppers.give_all(); // of a stop after the one that gave them up
             }
             return last;
         }
@@ -132,10 +132,10 @@ impl Shared {
         drop(table);
         // A reaper that leaves some wakes the next.
         if count > 0 {
-            self.reapers.give(1);
+            self.reapers.give();
         }
         if is_over {
-            self.stoppers.give(u32::MAX);
+            self.stoppers.give_all();
         }
     }
 
@@ -158,7 +158,7 @@ impl Shared {
         }
         drop(table);
         if count > 0 && left > 0 {
-            self.reapers.give(1);
+            self.reapers.give();
         }
         count
     }
@@ -193,7 +193,7 @@ impl Shared {
         }
         fence(Ordering::SeqCst); // either this thread sees a new event, or its maker the wake
         self.write_event();
-        self.reapers.give(1);
+        self.reapers.give();
     }
 
     /// Waits until all requests that were sent have ended, or that time.
@@ -211,8 +211,8 @@ impl Shared {
         let mut table = self.lock();
         table.has_failed |= table.lose(thread);
         drop(table);
-        self.reapers.give(u32::MAX);
-        self.stoppers.give(u32::MAX);
+        self.reapers.give_all();
+        self.stoppers.give_all();
     }
 
     /// Returns the event, which is made if there is none.
