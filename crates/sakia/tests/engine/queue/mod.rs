@@ -1,6 +1,7 @@
 //! Queues of requests: each token is answered once, whichever threads submit and take, and at every end.
 
 mod ends;
+mod hostile;
 mod sleeps;
 mod tokens_model;
 

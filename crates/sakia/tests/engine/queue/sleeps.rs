@@ -1,5 +1,6 @@
 //! Threads that wait for a queue, wakes, and descriptors for foreign loops.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +16,7 @@ on_each_backend! {
     each_wake_ends_a_wait_that_would_have_no_end
     all_outcomes_reach_threads_that_sleep
     the_descriptor_tells_what_there_is
+    a_wake_and_an_outcome_that_go_together_leave_nothing_to_read
     a_thread_of_the_engine_does_not_wait_for_itself
 }
 
@@ -119,6 +121,39 @@ fn the_descriptor_tells_what_there_is(builder: &Builder) {
             assert!(at_once(()));
         }
     }
+}
+
+/// One thread sees the wake while another takes the outcome.
+fn a_wake_and_an_outcome_that_go_together_leave_nothing_to_read(builder: &Builder) {
+    let queue = engine(builder).queue().unwrap();
+    let event = queue.pollable().unwrap();
+    let is_readable = || {
+        let mut events = [PollFd::new(&event, PollFlags::IN)];
+        poll(&mut events, Some(&Timespec::default())).unwrap() == 1
+    };
+    let turn = Barrier::new(2);
+    const ROUNDS: u32 = 5_000;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                turn.wait();
+                queue.wait(Some(Duration::ZERO)).unwrap();
+                turn.wait();
+            }
+        });
+        for round in 0..ROUNDS {
+            let _ = queue.submit(Request::Nop, 1).unwrap();
+            while queue.ready() == 0 {
+                thread::yield_now();
+            }
+            queue.waker().wake();
+            assert!(is_readable());
+            turn.wait();
+            assert_eq!(queue.take(1, &mut Vec::new()), 1);
+            turn.wait();
+            assert!(!is_readable(), "round {round}");
+        }
+    });
 }
 
 fn a_thread_of_the_engine_does_not_wait_for_itself(builder: &Builder) {
