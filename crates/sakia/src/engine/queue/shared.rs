@@ -147,6 +147,7 @@ impl Shared {
     /// Takes outcomes, oldest first.
     pub(super) fn take(&self, most: usize, to: &mut Vec<Outcome>) -> usize {
         if self.ready() == 0 {
+            self.settle_idle();
             return 0;
         }
         let mut table = self.lock();
@@ -168,20 +169,17 @@ impl Shared {
     pub(super) fn wait(&self, until: Option<Instant>) -> usize {
         loop {
             let sleeper = self.reapers.begin();
+            let is_woken =
+                self.is_woken.load(Ordering::SeqCst) && self.is_woken.swap(false, Ordering::SeqCst);
+            // After the mark is gone: the thread that takes the last one either finds it gone, or is seen.
             let ready = self.ready();
-            if self.is_woken.load(Ordering::SeqCst) && self.is_woken.swap(false, Ordering::SeqCst) {
+            let is_over = is_woken || ready > 0 || self.lock().has_failed;
+            if is_over || sleeper.sleep(until) != Awake::Pulse {
+                let ready = if is_over { ready } else { self.ready() };
                 if ready == 0 {
-                    let _table = self.lock();
-                    self.settle_event();
+                    self.settle_idle();
                 }
                 return ready;
-            }
-            if ready > 0 || self.lock().has_failed {
-                return ready;
-            }
-            match sleeper.sleep(until) {
-                Awake::Pulse => {}
-                Awake::Signal | Awake::Time => return self.ready(),
             }
         }
     }
@@ -241,6 +239,14 @@ impl Shared {
         }
     }
 
+    /// Makes the event unreadable if there is nothing to tell: a wake may have written after it was seen.
+    fn settle_idle(&self) {
+        if self.event.get().is_some() {
+            let _table = self.lock();
+            self.settle_event();
+        }
+    }
+
     /// Makes the event unreadable if there is nothing to tell. Under the lock of the table.
     fn settle_event(&self) {
         let Some(event) = self.event.get() else { return };
@@ -249,5 +255,37 @@ impl Shared {
         if self.is_woken.load(Ordering::SeqCst) || self.ready() > 0 {
             self.write_event();
         }
+    }
+}
+
+// All these tests make system calls.
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    use super::*;
+
+    /// Another thread has seen the wake between its mark and its write.
+    #[test]
+    fn a_late_write_of_a_wake_is_seen_once() {
+        let shared = Shared::default();
+        let event = shared.event().unwrap();
+        let is_readable = || {
+            let mut events = [PollFd::new(&event, PollFlags::IN)];
+            poll(&mut events, Some(&Timespec::default())).unwrap() == 1
+        };
+        let now = Some(Instant::now());
+        let looks: [&dyn Fn() -> usize; 2] =
+            [&|| shared.take(1, &mut Vec::new()), &|| shared.wait(now)];
+        for look in looks {
+            assert!(!is_readable());
+            shared.write_event();
+            assert_eq!((is_readable(), look()), (true, 0));
+        }
+        assert!(!is_readable());
+        // That of a wake whose mark is there stays, until a wait has seen it.
+        shared.wake();
+        assert_eq!((shared.take(1, &mut Vec::new()), is_readable()), (0, true));
+        assert_eq!((shared.wait(None), is_readable()), (0, false));
     }
 }

@@ -1,6 +1,5 @@
 //! Threads that wait for a queue, wakes, and descriptors for foreign loops.
 
-use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -131,14 +130,27 @@ fn a_wake_and_an_outcome_that_go_together_leave_nothing_to_read(builder: &Builde
         let mut events = [PollFd::new(&event, PollFlags::IN)];
         poll(&mut events, Some(&Timespec::default())).unwrap() == 1
     };
-    let turn = Barrier::new(2);
-    const ROUNDS: u32 = 5_000;
+    // Both go on at the same moment, as far as there are two cores.
+    let turns = AtomicU64::new(0);
+    let turn = |number| {
+        let arrived = turns.fetch_add(1, Ordering::AcqRel);
+        for tries in arrived..arrived + u64::MAX / 2 {
+            if turns.load(Ordering::Acquire) >= 2 * number {
+                break;
+            }
+            if tries % 1_000 == 999 {
+                thread::yield_now();
+            }
+        }
+    };
+    const ROUNDS: u64 = 4_000;
     thread::scope(|scope| {
         scope.spawn(|| {
-            for _ in 0..ROUNDS {
-                turn.wait();
+            for round in 0..ROUNDS {
+                turn(2 * round + 1);
+                (0..round % 50).for_each(|_| std::hint::spin_loop());
                 queue.wait(Some(Duration::ZERO)).unwrap();
-                turn.wait();
+                turn(2 * round + 2);
             }
         });
         for round in 0..ROUNDS {
@@ -148,9 +160,9 @@ fn a_wake_and_an_outcome_that_go_together_leave_nothing_to_read(builder: &Builde
             }
             queue.waker().wake();
             assert!(is_readable());
-            turn.wait();
+            turn(2 * round + 1);
             assert_eq!(queue.take(1, &mut Vec::new()), 1);
-            turn.wait();
+            turn(2 * round + 2);
             assert!(!is_readable(), "round {round}");
         }
     });
