@@ -277,10 +277,16 @@ impl Requests {
     /// # Examples
     /// See [`Requests`](Requests#examples).
     pub fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<usize> {
-        while let Poll::Ready(wake) = self.wake.poll(&self.driver, self.files.wake_fd(), cx) {
+        loop {
+            let wake = self.wake.poll(&self.driver, self.files.wake_fd(), cx);
+            // The write of a wake may have been taken with an earlier one, after whose mark it came. Its own
+            // mark would keep later wakes from writing.
+            if wake.is_pending() && !self.signal().is_raised() {
+                break;
+            }
             self.signal().clear();
             self.read_letters();
-            if wake.is_err() {
+            if matches!(wake, Poll::Ready(Err(_))) {
                 break; // as all operations would from now on
             }
         }
@@ -507,5 +513,30 @@ impl Drop for Requests {
 impl fmt::Debug for Requests {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Requests").field("under_way", &self.under_way).finish_non_exhaustive()
+    }
+}
+
+// All these tests make system calls.
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+    use crate::core::Wait;
+    use crate::epoll::Epoll;
+
+    /// A wake comes while an earlier one is taken, between the end of its mark and the read.
+    #[test]
+    fn a_wake_whose_write_was_taken_hides_no_other() {
+        for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
+            let mut requests = Requests::on(&driver).unwrap();
+            let mut cx = Context::from_waker(Waker::noop());
+            assert!(requests.poll_ready(&mut cx).is_pending());
+            let signal = Arc::clone(requests.signal());
+            signal.raise();
+            signal.drain();
+            assert!(requests.poll_ready(&mut cx).is_pending());
+            assert!(!signal.is_raised());
+        }
     }
 }
