@@ -140,8 +140,8 @@ impl Drop for Use {
     }
 }
 
-/// Contains a panic of an owner's destructor: on the thread of a loop it would end the work of others, such as
-/// the delivery of an outcome. The message of the panic hook is its trace.
+/// Contains a panic of an owner's destructor: on the thread of a loop it would end the work of others, such
+/// as the delivery of an outcome. The message of the panic hook is its trace.
 fn contained<T>(f: impl FnOnce() -> T) -> Option<T> {
     catch_unwind(AssertUnwindSafe(f)).map_err(std::mem::forget).ok() // the payload may panic, too
 }
@@ -196,7 +196,8 @@ impl FileHandle {
     /// Several such handles of one descriptor are one file: to [close](crate::Request::Close) one of them
     /// cancels what is under way by all, and waits for it.
     ///
-    /// If the owner's destructor panics on the thread of a loop or a queue, its message is all that comes of it.
+    /// If the owner's destructor panics on the thread of a loop or a queue, its message is all that comes of
+    /// it.
     ///
     /// # Examples
     /// ```

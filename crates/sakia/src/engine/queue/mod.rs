@@ -326,8 +326,8 @@ impl Queue {
     }
 
     /// Ends the queue for all its users: cancels what is under way, and waits at most `limit` for it to end,
-    /// but not for requests of a thread that has failed, which have leaked. Outcomes can still be taken. Later
-    /// requests end with `ECANCELED`.
+    /// but not for requests of a thread that has failed, which have leaked. Outcomes can still be taken.
+    /// Later requests end with `ECANCELED`.
     ///
     /// In a forked child nothing is under way. Threads of the engine must not call it.
     ///

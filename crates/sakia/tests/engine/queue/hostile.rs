@@ -294,12 +294,15 @@ fn a_failed_thread_ends_waits_and_stops(builder: &Builder) {
     }
 }
 
+/// Last outcomes of tokens, and the tickets of requests.
+type Ends = HashMap<u64, (u32, Option<QueueTicket>)>;
+
 /// Queues of one engine, which several threads use and stop.
 struct Shop {
     queues: Vec<Queue>,
     files: Vec<(FileHandle, UnixStream)>,
     /// The last outcomes of requests that were accepted, and tickets, by queue and token.
-    ends: Vec<Mutex<HashMap<u64, (u32, Option<QueueTicket>)>>>,
+    ends: Vec<Mutex<Ends>>,
 }
 
 impl Shop {
