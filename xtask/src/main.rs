@@ -30,6 +30,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
+use self::dist::Sanitizer;
 use self::instructions::path::Traced;
 use self::mutants::Choice;
 
@@ -73,6 +74,9 @@ enum Command {
         /// The profile of Cargo's
         #[arg(long, default_value = "dist")]
         profile: String,
+        /// Build a checker into the library, for tests of programs (needs a nightly toolchain with rust-src)
+        #[arg(long)]
+        sanitizer: Option<Sanitizer>,
     },
     /// Draw the picture of README.md, and write its table, from the figures in docs/results
     Figures,
@@ -186,8 +190,8 @@ fn main() -> anyhow::Result<ExitCode> {
         }
         Command::Check { .. } => Ok(check::run(&root)),
         Command::Coverage { lines, check } => coverage::run(&root, lines, check),
-        Command::Dist { prefix, destination, profile } => {
-            dist::run(&root, &prefix, destination, &profile)
+        Command::Dist { prefix, destination, profile, sanitizer } => {
+            dist::run(&root, &prefix, destination, &profile, sanitizer)
         }
         Command::Figures => figures::run(&root),
         Command::Header { check } => header::run(&root, check),

@@ -1,5 +1,5 @@
-/* The loop inside libuv's: each tick of a timer of libuv's writes a letter to a pipe, which is read through the
- * loop. Other handles of the program are as they always are. */
+/* The loop inside libuv's: each tick of a timer of libuv's writes a letter to a pipe, which is read
+ * through the loop. Other handles of the program are as they always are. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

@@ -5,7 +5,8 @@ import ctypes
 import errno
 import os
 import sys
-from ctypes import POINTER, Structure, byref, c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, Structure, byref
+from ctypes import c_char_p, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
 
 OP_NOP, OP_READ, OP_OPEN, OP_CLOSE = 0, 1, 5, 6
 NONE_LEFT = -1  # nanoseconds of a wait without a limit

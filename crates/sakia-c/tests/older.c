@@ -1,5 +1,5 @@
-/* A program of an older header, without the last fields of requests and options. All of these lie at the end of
- * readable memory, so a library that looks at later fields ends it; and the bytes before are not zero. */
+/* A program of an older header, without the last fields of requests and options. All of these lie at the end
+ * of readable memory, so a library that looks at later fields ends it; and the bytes before are not zero. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -64,8 +64,10 @@ static void verify(const sakia_result *results, const char *byte, const struct s
 
 int main(int argc, char **argv) {
     unsigned char *end = end_of_memory();
-    sakia_loop_options for_loop = SAKIA_LOOP_OPTIONS, *loop_options = (sakia_loop_options *)(void *)end - 1;
-    sakia_queue_options for_queue = SAKIA_QUEUE_OPTIONS, *queue_options = (sakia_queue_options *)(void *)end - 1;
+    sakia_loop_options for_loop = SAKIA_LOOP_OPTIONS;
+    sakia_loop_options *loop_options = (sakia_loop_options *)(void *)end - 1;
+    sakia_queue_options for_queue = SAKIA_QUEUE_OPTIONS;
+    sakia_queue_options *queue_options = (sakia_queue_options *)(void *)end - 1;
     sakia_request *requests = (sakia_request *)(void *)end - 4;
     sakia_result results[4];
     struct statx facts;

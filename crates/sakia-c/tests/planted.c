@@ -1,4 +1,5 @@
-/* Mistakes of a program's, each of which a checker of memory or of threads must report: `planted MISTAKE FILE`. */
+/* Mistakes of a program's, each of which a checker of memory or of threads must report:
+ * `planted MISTAKE FILE`. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif

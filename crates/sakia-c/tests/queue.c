@@ -27,8 +27,8 @@ static void check(int is_true, const char *text, int line) {
 
 #define CHECK(condition) check((condition), #condition, __LINE__)
 
-/* Ends a forked child. As another program, since a checker of leaks would miss those threads of the parent that
- * own its memory. */
+/* Ends a forked child. As another program, since a checker of leaks would miss those threads of the parent
+ * that own its memory. */
 static void end_child(void) {
     execlp("true", "true", (char *)NULL);
     _exit(1);

@@ -6,7 +6,8 @@ use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::installation::{Build, C, HERE, Installed, has};
+use crate::DRIVERS;
+use crate::installation::{Build, C, HERE, Installed, has, has_nightly};
 
 const TESTS: [&str; 3] = ["tests/hostile.c", "tests/operations.c", "tests/queue.c"];
 
@@ -67,4 +68,58 @@ fn valgrind_reports_the_planted_mistakes_and_nothing_else() {
         let is_right = reports.contains(report) && reports.is_empty() == report.is_empty();
         assert!(is_right, "{mistake}: {ended:?}\n{reports}");
     }
+}
+
+/// A program of [`TESTS`], and with a mistake and its report: those that the library itself makes, since the
+/// kernel's accesses are seen by no sanitizer.
+fn sanitizer_reports(name: &str, mistakes: &[(&str, &str)]) {
+    if !is_asked("SAKIA_TEST_SANITIZERS") || !has(&["cc", "pkg-config"]) || !has_nightly() {
+        return;
+    }
+    let installed = Installed::new(name, &["--sanitizer", name]);
+    let file = installed.path("file");
+    let checked = |program: &str, arguments: &[&str], driver| {
+        let mut command = Command::new(program);
+        // The tests start threads in forked children, where the sanitizer checks nothing then.
+        let options = format!("die_after_fork=0 suppressions={HERE}/tsan.supp");
+        command.env("TSAN_OPTIONS", options).env("SAKIA_DRIVER", driver);
+        let ended = output(command.args(arguments));
+        let reports = String::from_utf8_lossy(&ended.stderr).into_owned();
+        (ended.status, reports)
+    };
+    for (source, arguments) in TESTS.into_iter().zip([&[][..], &[], &[file.as_str()]]) {
+        let program = installed.build_checked(source);
+        for driver in DRIVERS {
+            let (status, reports) = checked(&program, arguments, driver);
+            let is_clean = status.success() && reports.is_empty();
+            assert!(is_clean, "{source} on {driver}: {status}\n{reports}");
+        }
+    }
+    let planted = installed.build_checked("tests/planted.c");
+    for &(mistake, report) in mistakes {
+        for driver in DRIVERS {
+            let (status, reports) = checked(&planted, &[mistake, &file], driver);
+            let is_right = reports.contains(report) && status.success() == report.is_empty();
+            assert!(is_right, "{mistake} on {driver}: {status}\n{reports}");
+        }
+    }
+}
+
+#[test]
+fn address_sanitizer_reports_the_planted_mistakes_and_nothing_else() {
+    sanitizer_reports(
+        "address",
+        &[
+            ("none", ""),
+            ("stat_beyond", "AddressSanitizer: heap-buffer-overflow"),
+            ("stat_freed", "AddressSanitizer: heap-use-after-free"),
+            ("loop_lost", "LeakSanitizer: detected memory leaks"),
+        ],
+    );
+}
+
+#[test]
+fn thread_sanitizer_reports_the_planted_race_and_nothing_else() {
+    let race = "ThreadSanitizer: data race";
+    sanitizer_reports("thread", &[("none", ""), ("stat_races", race)]);
 }

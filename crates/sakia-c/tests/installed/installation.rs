@@ -57,6 +57,13 @@ pub fn has_packages(packages: &[&str]) -> bool {
     !is_skipped(packages.iter().find(is_missing))
 }
 
+/// Returns whether this machine has a nightly compiler.
+pub fn has_nightly() -> bool {
+    let asked = Command::new("rustup").args(["run", "nightly", "rustc", "--version"]).output();
+    let is_there = asked.is_ok_and(|output| output.status.success());
+    !is_skipped((!is_there).then_some(&"nightly toolchain"))
+}
+
 /// Returns whether something is missing, and says so.
 fn is_skipped(missing: Option<&&str>) -> bool {
     let Some(missing) = missing else { return false };
@@ -81,16 +88,36 @@ impl Installed {
         self.0.join(name).to_str().expect("UTF-8").to_owned()
     }
 
+    /// Asks pkg-config about the installed library.
+    fn flags(&self, arguments: &[&str]) -> String {
+        let mut ask = Command::new("pkg-config");
+        ask.env("PKG_CONFIG_PATH", self.path("lib/pkgconfig")).arg("sakia").args(arguments);
+        text_of(&mut ask)
+    }
+
+    /// Builds a program for a library with a sanitizer, by two commands: the library brings the runtime, so
+    /// the linker must not get that of the compiler.
+    pub fn build_checked(&self, source: &str) -> String {
+        let stem = Path::new(source).file_stem().and_then(|stem| stem.to_str()).expect("a name");
+        let (object, program) = (self.path(&format!("{stem}.o")), self.path(stem));
+        let mut compile = Command::new("cc");
+        compile.args(["-std=c11", "-g", "-pthread", "-c", "-o", &object]).args(WARNINGS);
+        compile.arg(Path::new(HERE).join(source));
+        run(compile.args(self.flags(&["--cflags"]).split_whitespace()));
+        let mut link = Command::new("cc");
+        link.args(["-o", &program, &object, &format!("-Wl,-rpath,{}", self.path("lib"))]);
+        run(link.args(self.flags(&["--libs"]).split_whitespace()));
+        program
+    }
+
     /// Builds a program of this crate's, and returns its path.
     pub fn build(&self, source: &str, build: Build<'_>) -> String {
         let Build { compiler, is_static, .. } = build;
-        let mut flags = Command::new("pkg-config");
-        flags.env("PKG_CONFIG_PATH", self.path("lib/pkgconfig")).args(["--cflags", "--libs"]);
-        flags.arg("sakia").args(build.packages);
+        let mut arguments = [&["--cflags", "--libs"], build.packages].concat();
         if is_static {
-            flags.arg("--static");
+            arguments.push("--static");
         }
-        let mut flags = text_of(&mut flags);
+        let mut flags = self.flags(&arguments);
         if is_static {
             flags = flags.replace("-lsakia", &self.path("lib/libsakia.a"));
         }
