@@ -16,6 +16,7 @@ mod permits;
 mod recv;
 mod send;
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::rc::{Rc, Weak};
@@ -86,12 +87,35 @@ struct Inner {
     receives: Permits,
     sends: Permits,
     inbox: Inbox,
+    /// A request has all bytes that come.
+    is_streamed: Cell<bool>,
 }
 
 impl Drop for Owned {
     fn drop(&mut self) {
         self.inner.inbox.multishot.cancel(&self.driver);
         self.driver.shared.withdraw(&self.fd);
+    }
+}
+
+/// The claim of a request to all bytes that come.
+pub(crate) struct Streamed(Connection);
+
+impl Streamed {
+    /// `None` while there is another claim.
+    pub(crate) fn claim(connection: &Connection) -> Option<Self> {
+        let is_first = !connection.inner().is_streamed.replace(true);
+        is_first.then(|| Self(connection.clone()))
+    }
+
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.0
+    }
+}
+
+impl Drop for Streamed {
+    fn drop(&mut self) {
+        self.0.inner().is_streamed.set(false);
     }
 }
 

@@ -20,7 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use rustix::io::Errno;
 use slab::Slab;
 
-use crate::connection::{Connection, RecvBuf};
+use crate::connection::{RecvBuf, Streamed};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
 use crate::ops::PollEvents;
@@ -65,9 +65,14 @@ struct Row {
 
 enum Work {
     /// Readiness. The operation is `None` between two polls.
-    Ready { fd: Fd, events: PollEvents, poll: Option<Op<PollOperation>>, is_canceled: bool },
+    Ready {
+        fd: Fd,
+        events: PollEvents,
+        poll: Option<Op<PollOperation>>,
+        is_canceled: bool,
+    },
     Stream {
-        connection: Connection,
+        claim: Rc<Streamed>,
         run: Pin<Box<dyn Future<Output = io::Result<()>>>>,
         piece: Piece,
     },
@@ -140,9 +145,19 @@ impl Lasting {
     }
 
     /// Adds a request that tells of the bytes of a stream. It is woken.
-    pub(super) fn add_stream(&mut self, token: u64, fd: Fd, driver: &Handle) -> RowTicket {
-        let (connection, piece) = (driver.connection(fd), Piece::default());
-        let (own, place) = (connection.clone(), Rc::clone(&piece));
+    ///
+    /// # Errors
+    /// `EBUSY`: another one has the stream. The end of either would wait for the other's.
+    pub(super) fn add_stream(
+        &mut self,
+        token: u64,
+        fd: Fd,
+        driver: &Handle,
+    ) -> Result<RowTicket, Errno> {
+        let own = driver.connection(fd);
+        let claim = Rc::new(Streamed::claim(&own).ok_or(Errno::BUSY)?);
+        let piece = Piece::default();
+        let place = Rc::clone(&piece);
         let run = Box::pin(async move {
             loop {
                 let bytes = own.recv().await?;
@@ -153,9 +168,9 @@ impl Lasting {
                 std::future::poll_fn(|_| take_turn(&place)).await;
             }
         });
-        let ticket = self.add(token, Work::Stream { connection, run, piece });
+        let ticket = self.add(token, Work::Stream { claim, run, piece });
         self.rows[ticket.index as usize].waker.wake_by_ref();
-        ticket
+        Ok(ticket)
     }
 
     fn add(&mut self, token: u64, work: Work) -> RowTicket {
@@ -245,11 +260,11 @@ impl Lasting {
             Work::Ready { poll: None, .. } => {
                 self.end(ticket.index, Err(Errno::CANCELED.into()), tell);
             }
-            Work::Stream { connection, .. } => {
-                let connection = connection.clone();
+            Work::Stream { claim, .. } => {
+                let claim = Rc::clone(claim);
+                let stop = async move { claim.connection().stop_receiving().await };
                 // Drops the receive first, which loses nothing.
-                row.work =
-                    Work::Stopping(Box::pin(async move { connection.stop_receiving().await }));
+                row.work = Work::Stopping(Box::pin(stop));
                 row.waker.wake_by_ref();
             }
             Work::Stopping(_) => {}

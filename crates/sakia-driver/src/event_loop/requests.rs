@@ -349,8 +349,8 @@ impl Requests {
     fn receive_many(&mut self, socket: &Target, token: u64) -> Ticket {
         let found = self.files.of(&self.driver).find(socket); // as above
         self.under_way += 1;
-        match found {
-            Ok(fd) => Ticket(Named::Row(self.lasting.add_stream(token, fd, &self.driver))),
+        match found.and_then(|fd| self.lasting.add_stream(token, fd, &self.driver)) {
+            Ok(row) => Ticket(Named::Row(row)),
             Err(errno) => self.fail(token, errno),
         }
     }

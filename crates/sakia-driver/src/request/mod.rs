@@ -177,7 +177,8 @@ pub enum Request {
     /// Receives from a connected stream socket until the peer sends no more, or it is canceled, into memory
     /// of the loop: an outcome for each piece, whose bytes are [lent](Value::Lent) until they are given back.
     /// The kernel receives ahead, up to 256 KiB; then the peer has to wait. A queue has its own memory for
-    /// each piece instead. There may be no other receive on the socket meanwhile.
+    /// each piece instead. There may be no other receive on the socket meanwhile; a second one of these on a
+    /// loop, or on a thread of a queue, ends with `EBUSY`.
     ///
     /// # Examples
     /// ```

@@ -236,6 +236,32 @@ fn a_hoarder_gets_all_bytes() {
 }
 
 #[test]
+fn a_stream_is_for_one_request_at_a_time() {
+    on_both(|ring| {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let file = FileHandle::new(OwnedFd::from(near));
+        for round in 0..3 {
+            let first = ring.submit(Request::ReceiveMany { socket: (&file).into() }, 1).unwrap();
+            if round == 1 {
+                ring.wait(Wait::Poll).unwrap();
+            }
+            let second = ring.submit(Request::ReceiveMany { socket: (&file).into() }, 2).unwrap();
+            ring.cancel(second);
+            let busy = next(ring);
+            assert_eq!((busy.token, busy.more, errno(&busy)), (2, false, Some(libc::EBUSY)));
+            if round == 2 {
+                far.write_all(b"abc").unwrap();
+                let piece = next(ring);
+                assert!(piece.more && piece.token == 1);
+            }
+            ring.cancel(first);
+            let end = next(ring);
+            assert_eq!((end.token, end.more, errno(&end)), (1, false, Some(libc::ECANCELED)));
+        }
+    });
+}
+
+#[test]
 fn what_is_no_stream_socket_is_an_error() {
     on_both(|ring| {
         let file = FileHandle::new(std::fs::File::open("Cargo.toml").unwrap());
