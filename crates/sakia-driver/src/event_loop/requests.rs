@@ -522,7 +522,6 @@ mod tests {
     use std::task::Waker;
 
     use super::*;
-    use crate::core::Wait;
     use crate::epoll::Epoll;
 
     /// A wake comes while an earlier one is taken, between the end of its mark and the read.
