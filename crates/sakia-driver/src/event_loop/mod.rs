@@ -540,8 +540,6 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         let _ = self.stop(DRAIN_LIMIT);
-        // Answers keep the memory of the driver, and their files open.
-        while self.take().is_some() {}
     }
 }
 
