@@ -133,7 +133,9 @@ impl Lasting {
     /// Wakes `waker`, and no other, with the next row.
     pub(super) fn ask(&self, waker: &Waker) {
         if !self.rows.is_empty() {
-            *lock(&self.fired.asker) = Some(waker.clone());
+            let fresh = waker.clone();
+            let previous = lock(&self.fired.asker).replace(fresh);
+            drop(previous); // users' code, which may give the driver a turn
         }
     }
 

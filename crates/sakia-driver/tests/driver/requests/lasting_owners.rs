@@ -1,15 +1,18 @@
 //! Requests that go on, beside owners of descriptors whose destructors panic, and rows that are reused.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 use std::sync::Arc;
+use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
 use sakia_driver::{
-    Driver, Epoll, FileHandle, Loop, Outcome, PollEvents, Request, Ticket, Value, Wait,
+    Driver, Epoll, FileHandle, Loop, Outcome, PollEvents, Request, Requests, Ticket, Value, Wait,
 };
 use sakia_testkit::drop_probe::{DropCounter, DropProbe};
 
@@ -39,6 +42,52 @@ fn a_row_in_the_place_of_another_tells_once_in_a_turn() {
             assert_eq!(ring.take().unwrap().token, 9);
         }
     });
+}
+
+thread_local! {
+    static DRIVER: RefCell<Option<Rc<Driver>>> = const { RefCell::new(None) };
+}
+
+/// A waker that gives the driver a turn when it is dropped.
+struct Turns;
+
+impl Wake for Turns {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Turns {
+    fn drop(&mut self) {
+        let driver = DRIVER.with_borrow(|driver| driver.clone());
+        driver.map(|driver| driver.turn(Wait::Poll).unwrap());
+    }
+}
+
+#[test]
+fn a_waker_whose_drop_turns_the_driver_holds_nothing_up() {
+    for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
+        let driver = Rc::new(driver);
+        let mut requests = Requests::on(&driver).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let file = FileHandle::new(OwnedFd::from(near));
+        let events = PollEvents::READABLE;
+        requests.submit(Request::PollMany { file: (&file).into(), events }, 1);
+        let waker = Arc::new(Turns).into();
+        assert!(requests.poll_ready(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        // This one's outcome takes the waker of answers.
+        requests.submit(Request::Nop, 2);
+        while requests.take().is_none() {
+            driver.turn(Wait::Forever).unwrap();
+        }
+        far.write_all(b"x").unwrap();
+        DRIVER.set(Some(Rc::clone(&driver)));
+        let mut cx = Context::from_waker(Waker::noop());
+        while requests.poll_ready(&mut cx).is_pending() {
+            driver.turn(Wait::Forever).unwrap();
+        }
+        assert_eq!(requests.take().unwrap().token, 1);
+        DRIVER.set(None);
+    }
 }
 
 /// A socket whose destructor panics.

@@ -339,7 +339,9 @@ fn run_many(builder: &Builder) {
     let [answered, canceled, at_once, full] = sums;
     println!("{answered} answered, {canceled} canceled, {at_once} at once, {full} times full");
     assert!(canceled * 5 > answered && full > 0, "{sums:?}");
-    assert_eq!(engine.statistics().live, 0);
+    let counts = engine.statistics();
+    assert_eq!((counts.now, counts.submitted), (at_once, answered - at_once));
+    assert_eq!(counts.live, 0);
 }
 
 fn programs_of_four_threads(builder: &Builder) {
