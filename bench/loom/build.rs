@@ -130,7 +130,7 @@ const LANES: Source = Source {
         ("use rustix::io::Errno;", "use super::job::Errno;"),
         ("use crate::counters::OpKind;", "use super::job::OpKind;"),
         ("use sakia_trace::start_thread;", "use super::thread::start_thread;"),
-        ("use crate::sys::signals::with_lane_mask;", "use super::thread::with_lane_mask;"),
+        ("use crate::sys::signals::without_signals;", "use super::thread::without_signals;"),
         ("use crate::call::failed;", "use super::job::failed;"),
         ("use crate::decide::Lane;", "use super::job::Lane;"),
         ("use crate::lanes::{self, ", "use super::pool::{self as lanes, "),

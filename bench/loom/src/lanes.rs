@@ -167,7 +167,7 @@ mod thread {
         thread.spawn(main)
     }
 
-    pub(super) fn with_lane_mask<T>(run: impl FnOnce() -> T) -> T {
+    pub(super) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
         run()
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use sakia_driver::{Bypass, Lent, Request, lanes};
+use sakia_driver::{Bypass, Lent, Request, without_signals};
 use sakia_ring::Process;
 use sakia_runtime::Builder;
 use sakia_runtime::engine::Queue;
@@ -101,7 +101,7 @@ fn make(options: sakia_queue_options) -> Result<sakia_queue, Failure> {
         builder = builder.bypass(Bypass::Never);
     }
     let failed = |error| Failure::of("no queue", &error);
-    let engine = lanes::without_signals(|| builder.build_engine()).map_err(failed)?;
+    let engine = without_signals(|| builder.build_engine()).map_err(failed)?;
     let queue = engine.queue().map_err(failed)?;
     if under_way_max > 0 {
         queue.set_under_way_max(under_way_max as usize);

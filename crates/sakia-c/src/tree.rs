@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use sakia_copy::{Copier, Counts, Existing, Follow, Options, Progress, remove_tree};
-use sakia_driver::lanes;
+use sakia_driver::without_signals;
 use sakia_ring::Process;
 use sakia_runtime::{Builder, CancellationToken};
 
@@ -140,7 +140,7 @@ impl sakia_tree {
             };
         };
         let name = "sakia-tree".to_owned();
-        let thread = lanes::without_signals(|| std::thread::Builder::new().name(name).spawn(main));
+        let thread = without_signals(|| std::thread::Builder::new().name(name).spawn(main));
         Ok(Self {
             process: Process::current(),
             shared,

@@ -56,7 +56,6 @@
 //! Any thread may push, close and look. A panic of a job ends that job only. A forked child has none of the
 //! threads, and must not touch its parent's pool: see [`Pool::process`].
 
-pub use crate::sys::signals::without_signals;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -164,6 +164,8 @@ pub use ops::*;
 pub use path_calls::PathCalls;
 pub use request::{Buffer, FileHandle, Foreign, Lent, Outcome, Request, Target, Value};
 pub use sakia_ring::{CURRENT_POSITION, SignalMask};
+#[doc(hidden)] // for `sakia-c`, whose threads block what those of lanes block
+pub use sys::signals::without_signals;
 pub use transfer::{read_plainly, read_vectored_plainly};
 pub use uring::Uring;
 #[doc(hidden)] // for `sakia`, which has the same to promise of wakers
