@@ -292,8 +292,8 @@ impl Drop for Server {
             queue.deliver(&mut requests.into_iter().map(refuse).collect(), &self.gate);
         }
         for served in self.queues.drain() {
+            self.gate.leave_many(served.live); // before a thread hears of them
             served.queue.fail(self.thread);
-            self.gate.leave_many(served.live);
         }
     }
 }
