@@ -20,6 +20,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use rustix::io::Errno;
 use slab::Slab;
 
+use super::told::Told;
 use crate::connection::{RecvBuf, Streamed};
 use crate::fd::Fd;
 use crate::handle::{Handle, Op};
@@ -185,29 +186,31 @@ impl Lasting {
     }
 
     /// Starts polls again that are due, for the next turn.
-    pub(super) fn start_polls(&mut self, driver: &Handle, tell: &mut impl FnMut(u64, News)) {
+    pub(super) fn start_polls(&mut self, driver: &Handle, told: &mut Told) {
         for index in mem::take(&mut self.due) {
-            self.step(index, driver, tell);
+            self.step(index, driver, told);
         }
     }
 
     /// Goes on with the rows that were woken.
-    pub(super) fn run(&mut self, driver: &Handle, tell: &mut impl FnMut(u64, News)) {
+    #[cold]
+    #[inline(never)]
+    pub(super) fn run(&mut self, driver: &Handle, told: &mut Told) {
         // Those that wake themselves have their turn later.
         self.fired.has_some.store(false, Ordering::Release);
         let rows = mem::take(&mut *lock(&self.fired.rows));
         for index in rows {
-            self.step(index, driver, tell);
+            self.step(index, driver, told);
         }
     }
 
-    fn step(&mut self, index: u32, driver: &Handle, tell: &mut impl FnMut(u64, News)) {
+    fn step(&mut self, index: u32, driver: &Handle, told: &mut Told) {
         let Some(row) = self.rows.get_mut(index as usize) else { return };
         let (token, mut cx) = (row.token, Context::from_waker(&row.waker));
         match &mut row.work {
             Work::Ready { fd, events, poll, is_canceled } => {
                 if poll.is_none() && fd.is_closing() {
-                    return self.end(index, Err(Errno::CANCELED.into()), tell);
+                    return self.end(index, Err(Errno::CANCELED.into()), told);
                 }
                 let op = poll.get_or_insert_with(|| driver.poll(fd, *events));
                 let Poll::Ready(result) = Pin::new(op).poll(&mut cx) else { return };
@@ -215,19 +218,19 @@ impl Lasting {
                 match result {
                     Ok(ready) if !*is_canceled => {
                         self.due.push(index);
-                        tell(token, News::Ready(ready));
+                        told.tell(token, News::Ready(ready));
                     }
-                    result => self.end(index, result.map(|ready| ready.0 as usize), tell),
+                    result => self.end(index, result.map(|ready| ready.0 as usize), told),
                 }
             }
             Work::Stream { run, piece, .. } => {
                 for _ in 0..PIECES_MAX {
                     let poll = run.as_mut().poll(&mut cx);
                     match (piece.take(), poll) {
-                        (Some(bytes), _) => tell(token, News::Bytes(bytes)),
+                        (Some(bytes), _) => told.tell(token, News::Bytes(bytes)),
                         (None, Poll::Pending) => return,
                         (None, Poll::Ready(result)) => {
-                            return self.end(index, result.map(|()| 0), tell);
+                            return self.end(index, result.map(|()| 0), told);
                         }
                     }
                 }
@@ -238,20 +241,20 @@ impl Lasting {
                 if let Ok(bytes) = result
                     && !bytes.is_empty()
                 {
-                    tell(token, News::Bytes(RecvBuf::owned(bytes)));
+                    told.tell(token, News::Bytes(RecvBuf::owned(bytes)));
                 }
-                self.end(index, Err(Errno::CANCELED.into()), tell);
+                self.end(index, Err(Errno::CANCELED.into()), told);
             }
         }
     }
 
-    fn end(&mut self, index: u32, result: io::Result<usize>, tell: &mut impl FnMut(u64, News)) {
+    fn end(&mut self, index: u32, result: io::Result<usize>, told: &mut Told) {
         let Row { token, .. } = self.rows.remove(index as usize);
-        tell(token, News::End(result));
+        told.tell(token, News::End(result));
     }
 
     /// Cancels the request of a ticket, if it goes on.
-    pub(super) fn cancel(&mut self, ticket: RowTicket, tell: &mut impl FnMut(u64, News)) {
+    pub(super) fn cancel(&mut self, ticket: RowTicket, told: &mut Told) {
         let row = self.rows.get_mut(ticket.index as usize);
         let Some(row) = row.filter(|row| row.generation == ticket.generation) else { return };
         match &mut row.work {
@@ -260,7 +263,7 @@ impl Lasting {
                 op.cancel();
             }
             Work::Ready { poll: None, .. } => {
-                self.end(ticket.index, Err(Errno::CANCELED.into()), tell);
+                self.end(ticket.index, Err(Errno::CANCELED.into()), told);
             }
             Work::Stream { claim, .. } => {
                 let claim = Rc::clone(claim);
@@ -274,12 +277,12 @@ impl Lasting {
     }
 
     /// Ends all of them.
-    pub(super) fn end_all(&mut self, tell: &mut impl FnMut(u64, News)) {
+    pub(super) fn end_all(&mut self, told: &mut Told) {
         self.due.clear();
         let rows = mem::take(&mut self.rows);
         for (_, Row { token, work, .. }) in rows {
             drop(work);
-            tell(token, News::End(Err(Errno::CANCELED.into())));
+            told.tell(token, News::End(Err(Errno::CANCELED.into())));
         }
     }
 }

@@ -1,13 +1,13 @@
 //! A loop of requests, for one thread.
 //!
-//! It is a [`Driver`] whose operations are [requests] with tokens. What is not the driver's is here: the
-//! descriptors of file handles ([`files`]), requests that go on after an outcome ([`lasting`]), the bytes
-//! that these lend ([`lent`]), and wakes ([`waker`]).
+//! It is a [`Driver`] whose operations are [requests] with tokens. The rest is here: the descriptors of file
+//! handles ([`files`]), requests that go on after an outcome ([`lasting`]) and their news ([`told`]), and
+//! wakes ([`waker`]).
 
 mod files;
 mod lasting;
-mod lent;
 mod requests;
+mod told;
 mod waker;
 
 use std::fmt;

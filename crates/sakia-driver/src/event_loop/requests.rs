@@ -1,7 +1,6 @@
 //! The requests of a driver, whatever gives it its turns: a [`Loop`](crate::Loop), or an executor that has
 //! other work for it, too.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::rc::Rc;
@@ -12,11 +11,13 @@ use rustix::io::Errno;
 
 use super::files::KnownFiles;
 use super::lasting::{Lasting, RowTicket};
-use super::lent::LentBytes;
+use super::told::Told;
 use super::waker::WakePoll;
 use crate::driver::Driver;
-use crate::handle::Handle;
+use crate::fd::Fd;
+use crate::handle::{Begun, Handle};
 use crate::key::Key;
+use crate::operation::Operation;
 use crate::ops::PollEvents;
 use crate::request::{
     Answer, Buffer, Closer, Deliveries, FileHandle, Files, Lent, Letter, Mailbox, Outcome, Request,
@@ -51,12 +52,10 @@ use crate::request::{
 pub struct Requests {
     driver: Handle,
     files: KnownFiles,
-    /// Outcomes that need no slot of the driver.
-    ready: VecDeque<Outcome>,
+    /// Outcomes that need no slot of the driver, and received bytes that were not given back.
+    told: Told,
     /// Requests that go on after an outcome.
     lasting: Lasting,
-    /// Received bytes that were not given back.
-    lent: LentBytes,
     /// Outcomes of requests that have more.
     deliveries: Rc<Deliveries>,
     wake: WakePoll,
@@ -152,9 +151,8 @@ impl Requests {
         Ok(Self {
             driver,
             files,
-            ready: VecDeque::new(),
+            told: Told::default(),
             lasting: Lasting::default(),
-            lent: LentBytes::default(),
             deliveries: Rc::default(),
             wake: WakePoll::default(),
             under_way: 0,
@@ -215,11 +213,9 @@ impl Requests {
         offset: u64,
         token: u64,
     ) -> Ticket {
-        let fd = self.files.of(&self.driver).find_file(file);
-        let started = with_memory(fd, buffer, |fd, buffer| {
-            begun(self.driver.begin_read(&fd, buffer, offset), token)
-        });
-        self.note(token, Ok(started))
+        self.transfer(file, buffer, token, |driver, fd, buffer| {
+            driver.begin_read(fd, buffer, offset)
+        })
     }
 
     #[inline(always)]
@@ -230,10 +226,22 @@ impl Requests {
         offset: u64,
         token: u64,
     ) -> Ticket {
+        self.transfer(file, buffer, token, |driver, fd, buffer| {
+            driver.begin_write(fd, buffer, offset)
+        })
+    }
+
+    #[inline(always)]
+    fn transfer<O: Operation<Output: Into<Answer>>>(
+        &mut self,
+        file: &FileHandle,
+        buffer: Buffer,
+        token: u64,
+        begin: impl FnOnce(&Handle, &Fd, Buffer) -> Begun<O>,
+    ) -> Ticket {
         let fd = self.files.of(&self.driver).find_file(file);
-        let started = with_memory(fd, buffer, |fd, buffer| {
-            begun(self.driver.begin_write(&fd, buffer, offset), token)
-        });
+        let started =
+            with_memory(fd, buffer, |fd, buffer| begun(begin(&self.driver, &fd, buffer), token));
         self.note(token, Ok(started))
     }
 
@@ -255,7 +263,7 @@ impl Requests {
     /// See [`Requests`](Requests#examples).
     #[inline(always)]
     pub fn take(&mut self) -> Option<Outcome> {
-        if let Some(outcome) = self.ready.pop_front() {
+        if let Some(outcome) = self.told.ready.pop_front() {
             self.under_way -= usize::from(!outcome.more);
             return Some(outcome);
         }
@@ -292,7 +300,6 @@ impl Requests {
         }
         self.lasting.ask(cx.waker());
         self.prepare_lasting();
-        self.run_lasting();
         match self.ready() {
             0 => {
                 self.driver.shared.ask_for_answers(cx.waker().clone());
@@ -311,11 +318,7 @@ impl Requests {
         match ticket.0 {
             Named::Nothing => {}
             Named::Slot(key) => self.driver.shared.cancel_request(key),
-            Named::Row(row) => {
-                let (lent, ready) = (&mut self.lent, &mut self.ready);
-                self.lasting
-                    .cancel(row, &mut |token, news| ready.push_back(lent.told(token, news)));
-            }
+            Named::Row(row) => self.lasting.cancel(row, &mut self.told),
         }
     }
 
@@ -324,7 +327,7 @@ impl Requests {
     /// # Examples
     /// See [`Request::ReceiveMany`].
     pub fn bytes(&self, lent: &Lent) -> &[u8] {
-        self.lent.bytes(lent)
+        self.told.lent.bytes(lent)
     }
 
     /// Gives memory back to which bytes were received. Nothing happens if it is another's.
@@ -332,7 +335,7 @@ impl Requests {
     /// # Examples
     /// See [`Request::ReceiveMany`].
     pub fn give_back(&mut self, lent: Lent) {
-        self.lent.give_back(&lent);
+        self.told.lent.give_back(&lent);
     }
 
     #[cold]
@@ -363,36 +366,23 @@ impl Requests {
 
     /// Does what requests that go on need before a turn.
     pub(super) fn prepare_lasting(&mut self) {
-        let (lent, ready) = (&mut self.lent, &mut self.ready);
-        let mut tell = |token, news| ready.push_back(lent.told(token, news));
         if self.lasting.is_due() {
-            self.lasting.start_polls(&self.driver, &mut tell);
+            self.lasting.start_polls(&self.driver, &mut self.told);
         }
-        if self.lasting.has_fired() {
-            self.lasting.run(&self.driver, &mut tell);
-        }
+        self.run_lasting();
     }
 
     /// Takes the news of requests that go on.
     #[inline(always)]
     pub(super) fn run_lasting(&mut self) {
         if self.lasting.has_fired() {
-            self.run_fired();
+            self.lasting.run(&self.driver, &mut self.told);
         }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn run_fired(&mut self) {
-        let (lent, ready) = (&mut self.lent, &mut self.ready);
-        let tell = &mut |token, news| ready.push_back(lent.told(token, news));
-        self.lasting.run(&self.driver, tell);
     }
 
     /// Forgets all files, and expects no more wakes: the driver is about to end.
     pub(super) fn begin_end(&mut self) {
-        let (lent, ready) = (&mut self.lent, &mut self.ready);
-        self.lasting.end_all(&mut |token, news| ready.push_back(lent.told(token, news)));
+        self.lasting.end_all(&mut self.told);
         self.read_letters();
         self.files.forget_all();
         self.read_letters(); // of files of which this driver was the last user
@@ -412,7 +402,7 @@ impl Requests {
     /// Returns the number of outcomes to take.
     #[inline(always)]
     pub(super) fn ready(&self) -> usize {
-        self.ready.len() + self.deliveries.len() + self.driver.shared.answers()
+        self.told.ready.len() + self.deliveries.len() + self.driver.shared.answers()
     }
 
     #[inline(always)]
@@ -454,7 +444,7 @@ impl Requests {
     #[inline(always)]
     fn answer(&mut self, token: u64, answer: Answer) -> Ticket {
         let Answer { result, value } = answer;
-        self.ready.push_back(Outcome { token, more: false, result, value });
+        self.told.ready.push_back(Outcome { token, more: false, result, value });
         Ticket(Named::Nothing)
     }
 

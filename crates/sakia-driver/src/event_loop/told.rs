@@ -1,10 +1,33 @@
-//! Received bytes in the driver's memory, lent to the program until it gives them back.
+//! The news of requests that go on, as outcomes. Received bytes are lent to the program until it gives them
+//! back.
+
+use std::collections::VecDeque;
 
 use slab::Slab;
 
 use super::lasting::News;
 use crate::connection::RecvBuf;
 use crate::request::{Lent, Outcome, Value};
+
+/// Outcomes to take, and the bytes that they lend.
+#[derive(Default)]
+pub(super) struct Told {
+    /// Oldest first.
+    pub(super) ready: VecDeque<Outcome>,
+    pub(super) lent: LentBytes,
+}
+
+impl Told {
+    /// Adds news as an outcome. Its bytes are lent from now on.
+    pub(super) fn tell(&mut self, token: u64, news: News) {
+        let (more, result, value) = match news {
+            News::Ready(events) => (true, Ok(events.0 as usize), Value::None),
+            News::Bytes(bytes) => (true, Ok(bytes.len()), Value::Lent(self.lent.lend(bytes))),
+            News::End(result) => (false, result, Value::None),
+        };
+        self.ready.push_back(Outcome { token, more, result, value });
+    }
+}
 
 /// The bytes that are lent, by the indexes of their names, each with its generation.
 #[derive(Default)]
@@ -14,16 +37,6 @@ pub(super) struct LentBytes {
 }
 
 impl LentBytes {
-    /// Returns news as an outcome. Its bytes are lent from now on.
-    pub(super) fn told(&mut self, token: u64, news: News) -> Outcome {
-        let (more, result, value) = match news {
-            News::Ready(events) => (true, Ok(events.0 as usize), Value::None),
-            News::Bytes(bytes) => (true, Ok(bytes.len()), Value::Lent(self.lend(bytes))),
-            News::End(result) => (false, result, Value::None),
-        };
-        Outcome { token, more, result, value }
-    }
-
     fn lend(&mut self, bytes: RecvBuf) -> Lent {
         // Not 0, so that no name is 0.
         self.generations = self.generations.checked_add(1).unwrap_or(1);
