@@ -4,7 +4,7 @@
 //! value with a token, and its [outcome](Outcome) has the token again. For a loop of one thread, with sockets
 //! and without a switch of threads, see [`Loop`](sakia_driver::Loop).
 //!
-//! 1. What ends at once, such as a read of the page cache, is done by the thread that submits it.
+//! 1. A request that ends at once, such as a read of the page cache, is done by the thread that submits it.
 //! 2. The rest goes to the engine's threads, as a batch. They submit it together.
 //! 3. Threads that [wait](Queue::wait) are woken once for all outcomes that come together. A foreign loop
 //!    polls a [descriptor](Queue::pollable) instead.

@@ -178,13 +178,10 @@ impl Server {
             none => match Requests::on(&current().driver) {
                 Ok(requests) => none.insert(requests),
                 Err(error) => {
-                    let refuse = |(ticket, request): (QueueTicket, Request)| {
-                        request.refuse(ticket.slot.into(), copy_error(&error))
-                    };
-                    if served.outcomes.is_empty() {
-                        self.touched.push(number);
+                    for (ticket, request) in batch {
+                        let outcome = ticket.refuse(request, copy_error(&error));
+                        served.add(outcome, number, &mut self.touched);
                     }
-                    served.outcomes.extend(batch.into_iter().map(refuse));
                     return;
                 }
             },
@@ -198,10 +195,8 @@ impl Server {
                 Ok(known) => known,
                 Err(payload) => {
                     mem::forget(payload); // its destructor may panic too
-                    if served.outcomes.is_empty() {
-                        self.touched.push(number);
-                    }
-                    served.outcomes.push(Request::Nop.refuse(ticket.slot.into(), panicked()));
+                    let outcome = ticket.refuse(Request::Nop, panicked());
+                    served.add(outcome, number, &mut self.touched);
                     continue;
                 }
             };
@@ -243,11 +238,7 @@ impl Server {
             if let (Value::Lent(_), Some(requests)) = (&outcome.value, &mut self.requests) {
                 outcome.value = copied(requests, outcome.value);
             }
-            let served = &mut self.queues[number];
-            if served.outcomes.is_empty() {
-                self.touched.push(number);
-            }
-            served.outcomes.push(outcome);
+            self.queues[number].add(outcome, number, &mut self.touched);
         }
         for number in self.touched.drain(..) {
             let served = &mut self.queues[number];
@@ -279,6 +270,14 @@ impl Served {
         let (tickets, outcomes) = (Vec::new(), Vec::new());
         Self { queue, live: 0, tickets, outcomes, is_closed: false }
     }
+
+    /// Adds an outcome to deliver. The queue's number here is touched with the first.
+    fn add(&mut self, outcome: Outcome, number: usize, touched: &mut Vec<usize>) {
+        if self.outcomes.is_empty() {
+            touched.push(number);
+        }
+        self.outcomes.push(outcome);
+    }
 }
 
 /// The thread ends, or has failed.
@@ -286,10 +285,10 @@ impl Drop for Server {
     fn drop(&mut self) {
         for letter in self.inbox.end() {
             let Letter::Start { queue, requests } = letter else { continue };
-            let refuse = |(ticket, request): (QueueTicket, Request)| {
-                request.refuse(ticket.slot.into(), Errno::CANCELED.into())
-            };
-            queue.deliver(&mut requests.into_iter().map(refuse).collect(), &self.gate);
+            let refused = requests
+                .into_iter()
+                .map(|(ticket, request)| ticket.refuse(request, Errno::CANCELED.into()));
+            queue.deliver(&mut refused.collect(), &self.gate);
         }
         for served in self.queues.drain() {
             self.gate.leave_many(served.live); // before a thread hears of them

@@ -87,7 +87,7 @@ impl Shared {
         let count = late.len() + lost.len();
         gate.leave_many(count);
         for (ticket, request) in late.into_iter().chain(lost) {
-            table.push(request.refuse(ticket.slot.into(), Errno::CANCELED.into()));
+            table.push(ticket.refuse(request, Errno::CANCELED.into()));
         }
         if count > 0 {
             self.tell(table);

@@ -1,9 +1,10 @@
 //! The requests of a queue by number, and the outcomes to take.
 
 use std::collections::VecDeque;
+use std::io;
 use std::mem;
 
-use sakia_driver::Outcome;
+use sakia_driver::{Outcome, Request};
 
 /// The number of a request of a queue, which is reused once the request has ended.
 pub(super) type Slot = u32;
@@ -38,6 +39,11 @@ impl QueueTicket {
     /// See [`to_bits`](QueueTicket::to_bits).
     pub fn from_bits(bits: u64) -> Self {
         Self { slot: bits as u32, generation: (bits >> 32) as u32 }
+    }
+
+    /// Returns the outcome of a request that is not performed, with its slot for a token.
+    pub(super) fn refuse(self, request: Request, error: io::Error) -> Outcome {
+        request.refuse(self.slot.into(), error)
     }
 }
 

@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use sakia::engine::queue::{FileHandle, Full, Request, Submitted, Value};
 use sakia::{Builder, Engine};
-use sakia_driver::{CURRENT_POSITION, Loop, Wait};
+use sakia_driver::{Loop, Wait};
 use sakia_testkit::available;
 use sakia_testkit::forked;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 
-use super::{errno, next, outcome};
+use super::{endless, errno, next, outcome, pipe};
 use crate::support::{Folder, engine, on_each_backend, with_remote_mounts};
 
 on_each_backend! {
@@ -27,15 +27,6 @@ on_each_backend! {
     the_engine_stops_after_the_requests_of_queues
     a_forked_child_gets_errors_and_makes_its_own
     a_number_that_is_reused_is_another_file
-}
-
-fn endless(pipe: &FileHandle) -> Request {
-    Request::read(pipe, vec![0; 8].into(), CURRENT_POSITION)
-}
-
-fn pipe() -> (FileHandle, std::io::PipeWriter) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    (FileHandle::new(OwnedFd::from(reader)), writer)
 }
 
 fn a_stop_ends_all_and_outcomes_can_be_taken(builder: &Builder) {
@@ -139,7 +130,7 @@ fn submitters_beyond_the_bound_get_their_requests_back(builder: &Builder) {
         });
         accepted.count()
     };
-    // Nobody takes.
+    // No thread takes any.
     let accepted: usize = thread::scope(|scope| {
         let submitters: Vec<_> = (0..4).map(|_| scope.spawn(submit)).collect();
         submitters.into_iter().map(|submitter| submitter.join().unwrap()).sum()

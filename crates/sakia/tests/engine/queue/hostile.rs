@@ -17,13 +17,13 @@ use sakia::Builder;
 use sakia::engine::Queue;
 use sakia::engine::queue::{FileHandle, QueueTicket, Request, Submitted};
 use sakia::io::PipeReader;
-use sakia_driver::{CURRENT_POSITION, PollEvents};
+use sakia_driver::PollEvents;
 use sakia_testkit::fuse::{Fuse, Opcode, Rule, pattern};
 use sakia_testkit::random::Random;
 use sakia_testkit::settings::patience;
 use sakia_testkit::{available, forked};
 
-use super::{errno, next, outcome};
+use super::{endless, errno, next, outcome, pipe};
 use crate::support::{engine, on_each_backend, with_remote_mounts};
 
 on_each_backend! {
@@ -34,15 +34,6 @@ on_each_backend! {
     owners_that_submit_keep_no_task_waiting
     a_failed_thread_ends_waits_and_stops
     programs_with_stops_and_ends
-}
-
-fn endless(pipe: &FileHandle) -> Request {
-    Request::read(pipe, vec![0; 8].into(), CURRENT_POSITION)
-}
-
-fn pipe() -> (FileHandle, std::io::PipeWriter) {
-    let (reader, writer) = std::io::pipe().unwrap();
-    (FileHandle::new(OwnedFd::from(reader)), writer)
 }
 
 fn poll(file: &FileHandle, events: PollEvents) -> Request {
