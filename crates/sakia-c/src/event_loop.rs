@@ -11,7 +11,7 @@ use sakia_driver::{Auto, Bypass, Driver, Lent, Loop, SignalMask, Ticket, Wait};
 use sakia_ring::{Process, Ring};
 
 use crate::answer::answer;
-use crate::guard::{Failure, guarded, guarded_int};
+use crate::guard::{Failure, guarded, guarded_int, store_handle};
 use crate::interface::{
     SAKIA_NO_PLAIN_CALLS, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_loop_options, sakia_request,
     sakia_result,
@@ -127,16 +127,11 @@ pub unsafe extern "C" fn sakia_loop_new(
     ring: *mut *mut sakia_loop,
 ) -> i32 {
     guarded_int(|| {
-        if ring.is_null() {
-            return Err(Failure::null("the place of the loop"));
-        }
-        // SAFETY: the header's contract for places of handles.
-        unsafe { ring.write(std::ptr::null_mut()) };
         // SAFETY: the header's contract for options.
-        let made = make(unsafe { options_of(options, "SAKIA_LOOP_OPTIONS") }?)?;
-        // SAFETY: as above.
-        unsafe { ring.write(Box::into_raw(Box::new(made))) };
-        Ok(0)
+        let options = || unsafe { options_of(options, "SAKIA_LOOP_OPTIONS") };
+        let new = || Ok(Box::into_raw(Box::new(make(options()?)?)));
+        // SAFETY: the header's contract for places of handles.
+        unsafe { store_handle(ring, "loop", new) }
     })
 }
 
@@ -262,10 +257,14 @@ unsafe fn store(state: &mut State, results: *mut sakia_result, room: usize) -> u
         && let Some(outcome) = state.ring.take()
     {
         let State { pending, ring, .. } = state;
-        let find =
-            |token, more| if more { pending.get(token).copied() } else { pending.take(token) };
         // SAFETY: the outcome and the table are of this loop, whose requests `submit` made.
-        let result = unsafe { answer(find, |lent| ring.bytes(lent).as_ptr(), outcome) };
+        let result = unsafe {
+            answer(
+                |token, more| pending.find(token, more),
+                |lent| ring.bytes(lent).as_ptr(),
+                outcome,
+            )
+        };
         // SAFETY: the caller's promise.
         unsafe { state.sizes.write(at, result) };
         at = at.wrapping_byte_add(state.sizes.result);
@@ -439,8 +438,9 @@ pub unsafe extern "C" fn sakia_loop_waker(
     guarded_int(|| {
         // SAFETY: the header's contract for places of handles, and for loops.
         unsafe {
-            let wakes = || Ok(Wakes::Loop(enter(ring)?.state.ring.waker()));
-            sakia_waker::store(waker, wakes)
+            store_handle(waker, "waker", || {
+                Ok(sakia_waker::given(Wakes::Loop(enter(ring)?.state.ring.waker())))
+            })
         }
     })
 }

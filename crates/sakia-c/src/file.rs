@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 use sakia_driver::{FileHandle, OpenHow, StatxResult, Target};
 
-use crate::guard::{Failure, guarded, guarded_int};
+use crate::guard::{Failure, guarded, guarded_int, store_handle};
 use crate::interface::SAKIA_CURRENT_POSITION;
 
 /// A file, a socket or a pipe: a counted handle for any thread and any number of loops. It is closed when the
@@ -60,7 +60,7 @@ pub(crate) fn duplicate(fd: i32) -> Result<FileHandle, Failure> {
     FileHandle::duplicate(open.as_fd()).map_err(|error| Failure::of("no duplicate", &error))
 }
 
-/// Stores a new handle in the program's memory.
+/// Stores a new file in the program's memory.
 ///
 /// # Safety
 ///
@@ -69,15 +69,8 @@ unsafe fn store(
     place: *mut *mut sakia_file,
     make: impl FnOnce() -> Result<FileHandle, Failure>,
 ) -> Result<i64, Failure> {
-    if place.is_null() {
-        return Err(Failure::null("the place of the handle"));
-    }
-    // SAFETY: not null, so valid.
-    unsafe { place.write(std::ptr::null_mut()) };
-    let file = make()?;
-    // SAFETY: as above.
-    unsafe { place.write(sakia_file::given(file)) };
-    Ok(0)
+    // SAFETY: the caller's promise.
+    unsafe { store_handle(place, "handle", || Ok(sakia_file::given(make()?))) }
 }
 
 /// Makes the descriptor `fd` the library's, and stores a handle of it in `*file`. The library closes it; the

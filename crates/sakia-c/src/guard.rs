@@ -5,6 +5,8 @@ use std::ffi::c_char;
 use std::fmt::{self, Display, Write};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -97,6 +99,32 @@ pub(crate) fn guarded(f: impl FnOnce() -> Result<i64, Failure>) -> i64 {
 pub(crate) fn guarded_int(f: impl FnOnce() -> Result<i64, Failure>) -> i32 {
     // All values are error numbers, descriptors or counts of at most `i32::MAX`.
     guarded(f) as i32
+}
+
+/// Stores a new handle in the program's memory, which has null before and after an error. `what` names it.
+///
+/// # Safety
+///
+/// - `place` is null, or valid for a write.
+pub(crate) unsafe fn store_handle<T>(
+    place: *mut *mut T,
+    what: &str,
+    make: impl FnOnce() -> Result<*mut T, Failure>,
+) -> Result<i64, Failure> {
+    if place.is_null() {
+        return Err(Failure::null(&format!("the place of the {what}")));
+    }
+    // SAFETY: not null, so valid.
+    unsafe { place.write(ptr::null_mut()) };
+    let handle = make()?;
+    // SAFETY: as above.
+    unsafe { place.write(handle) };
+    Ok(0)
+}
+
+/// Locks a value, in the process that made it. No code panics while it holds the lock.
+pub(crate) fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
+    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cold]

@@ -48,6 +48,11 @@ impl Pending {
         self.rows.get((token & !IN_TABLE) as usize)?.as_ref()
     }
 
+    /// Returns the request of a result, and takes it out unless it will have `more`.
+    pub(crate) fn find(&mut self, token: u64, more: bool) -> Option<Waiting> {
+        if more { self.get(token).copied() } else { self.take(token) }
+    }
+
     /// Takes the request out.
     pub(crate) fn take(&mut self, token: u64) -> Option<Waiting> {
         let index = (token & !IN_TABLE) as usize;

@@ -2,7 +2,7 @@
 
 use std::ffi::{CString, c_char};
 use std::os::fd::IntoRawFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use sakia_runtime::engine::Queue;
 use sakia_runtime::engine::queue::{Full, Outcome, QueueTicket, Submitted};
 
 use crate::answer::answer;
-use crate::guard::{Failure, guarded, guarded_int};
+use crate::guard::{Failure, guarded, guarded_int, lock, store_handle};
 use crate::interface::{
     SAKIA_NO_PLAIN_CALLS, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_queue_options, sakia_request,
     sakia_result,
@@ -38,11 +38,6 @@ pub struct sakia_queue {
     pending: Mutex<Pending>,
     /// The program's tokens of requests that did not end.
     leaked: Mutex<Vec<u64>>,
-}
-
-/// Locks a value, in the process that made it. No code panics while it holds the lock.
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Begins a call on a queue.
@@ -74,16 +69,11 @@ pub unsafe extern "C" fn sakia_queue_new(
     queue: *mut *mut sakia_queue,
 ) -> i32 {
     guarded_int(|| {
-        if queue.is_null() {
-            return Err(Failure::null("the place of the queue"));
-        }
-        // SAFETY: the header's contract for places of handles.
-        unsafe { queue.write(std::ptr::null_mut()) };
         // SAFETY: the header's contract for options.
-        let made = make(unsafe { options_of(options, "SAKIA_QUEUE_OPTIONS") }?)?;
-        // SAFETY: as above.
-        unsafe { queue.write(Box::into_raw(Box::new(made))) };
-        Ok(0)
+        let options = || unsafe { options_of(options, "SAKIA_QUEUE_OPTIONS") };
+        let new = || Ok(Box::into_raw(Box::new(make(options()?)?)));
+        // SAFETY: the header's contract for places of handles.
+        unsafe { store_handle(queue, "queue", new) }
     })
 }
 
@@ -232,10 +222,7 @@ impl sakia_queue {
     ///
     /// - The program has room for so many results there, and the outcome is of this queue.
     unsafe fn store(&self, results: *mut sakia_result, index: usize, outcome: Outcome) {
-        let find = |token, more| {
-            let mut pending = lock(&self.pending);
-            if more { pending.get(token).copied() } else { pending.take(token) }
-        };
+        let find = |token, more| lock(&self.pending).find(token, more);
         let at = results.wrapping_byte_add(index * self.sizes.result);
         let no_memory = |_: &Lent| std::ptr::null(); // a queue has copies, and no request for them
         // SAFETY: the caller's promise, and the requests of this queue were made by `made`.
@@ -350,9 +337,13 @@ pub unsafe extern "C" fn sakia_queue_waker(
     queue: *mut sakia_queue,
     waker: *mut *mut sakia_waker,
 ) -> i32 {
-    // SAFETY: the header's contract for places of handles, and for queues.
-    guarded_int(|| unsafe {
-        sakia_waker::store(waker, || Ok(Wakes::Queue(enter(queue)?.queue.waker())))
+    guarded_int(|| {
+        // SAFETY: the header's contract for places of handles, and for queues.
+        unsafe {
+            store_handle(waker, "waker", || {
+                Ok(sakia_waker::given(Wakes::Queue(enter(queue)?.queue.waker())))
+            })
+        }
     })
 }
 

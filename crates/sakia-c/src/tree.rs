@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ use sakia_driver::without_signals;
 use sakia_ring::Process;
 use sakia_runtime::{Builder, CancellationToken};
 
-use crate::guard::{Failure, errno_of, guarded_int};
+use crate::guard::{Failure, errno_of, guarded_int, lock, store_handle};
 use crate::interface::*;
 use crate::options::options_of;
 
@@ -69,10 +69,6 @@ enum End {
     Error(Errno),
 }
 
-fn lock<T>(value: &Mutex<T>) -> MutexGuard<'_, T> {
-    value.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Begins a call on a tree.
 ///
 /// # Safety
@@ -109,7 +105,11 @@ enum Work {
 }
 
 impl sakia_tree {
-    /// Starts the work.
+    /// Starts the work, and returns the tree for the program.
+    fn started(work: Work, threads: u32) -> Result<*mut Self, Failure> {
+        Ok(Box::into_raw(Box::new(Self::start(work, threads)?)))
+    }
+
     fn start(work: Work, threads: u32) -> Result<Self, Failure> {
         let failed = |error| Failure::of("no thread for a tree", &error);
         let threads = match threads {
@@ -207,11 +207,11 @@ pub unsafe extern "C" fn sakia_copy_tree(
 ) -> i32 {
     // SAFETY: the header's contract for places of handles.
     guarded_int(|| unsafe {
-        store(tree, || {
+        store_handle(tree, "tree", || {
             // SAFETY: the header's contract for options and paths.
             let (options, from, to) = (of_program(options)?, path_of(from)?, path_of(to)?);
             let work = Work::Copy { from, to, options: Box::new(copy_options(options)?) };
-            sakia_tree::start(work, options.threads)
+            sakia_tree::started(work, options.threads)
         })
     })
 }
@@ -228,35 +228,15 @@ pub unsafe extern "C" fn sakia_remove_tree(
 ) -> i32 {
     // SAFETY: the header's contract for places of handles.
     guarded_int(|| unsafe {
-        store(tree, || {
+        store_handle(tree, "tree", || {
             // SAFETY: the header's contract for options and paths.
             let (options, path) = (of_program(options)?, path_of(path)?);
             if options.flags != 0 || options.limit != 0 {
                 return Err(Failure::invalid("a removal has no flags and no limit"));
             }
-            sakia_tree::start(Work::Remove { path }, options.threads)
+            sakia_tree::started(Work::Remove { path }, options.threads)
         })
     })
-}
-
-/// Stores a new tree in the program's memory.
-///
-/// # Safety
-///
-/// - `place` is null, or valid for a write.
-unsafe fn store(
-    place: *mut *mut sakia_tree,
-    make: impl FnOnce() -> Result<sakia_tree, Failure>,
-) -> Result<i64, Failure> {
-    if place.is_null() {
-        return Err(Failure::null("the place of the tree"));
-    }
-    // SAFETY: not null, so valid.
-    unsafe { place.write(std::ptr::null_mut()) };
-    let tree = make()?;
-    // SAFETY: as above.
-    unsafe { place.write(Box::into_raw(Box::new(tree))) };
-    Ok(0)
 }
 
 /// Returns the program's options; those of null are zero.
@@ -348,7 +328,8 @@ pub unsafe extern "C" fn sakia_tree_counts(
             bytes,
             failures,
         };
-        // SAFETY: not null, so so many bytes are valid for writes. What a newer program has is zeroed.
+        // SAFETY: not null, so so many bytes are valid for writes. Those that only the program has are
+        // zeroed.
         unsafe {
             counts.write_unaligned(now);
             counts.cast::<u8>().add(known).write_bytes(0, size - known);

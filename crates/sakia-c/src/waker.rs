@@ -1,12 +1,11 @@
 //! Handles that end the waits of a loop or a queue.
 
-use std::ptr;
 use std::sync::Arc;
 
 use sakia_driver::LoopWaker;
 use sakia_runtime::engine::queue::QueueWaker;
 
-use crate::guard::{Failure, guarded};
+use crate::guard::guarded;
 
 /// Ends waits of a loop or a queue, from any thread: a counted handle, which may outlive either.
 pub struct sakia_waker {
@@ -20,24 +19,9 @@ pub(crate) enum Wakes {
 }
 
 impl sakia_waker {
-    /// Stores a reference in the program's memory.
-    ///
-    /// # Safety
-    ///
-    /// - `place` is null, or valid for a write.
-    pub(crate) unsafe fn store(
-        place: *mut *mut Self,
-        make: impl FnOnce() -> Result<Wakes, Failure>,
-    ) -> Result<i64, Failure> {
-        if place.is_null() {
-            return Err(Failure::null("the place of the waker"));
-        }
-        // SAFETY: not null, so valid.
-        unsafe { place.write(ptr::null_mut()) };
-        let waker = Arc::new(Self { wakes: make()? });
-        // SAFETY: as above.
-        unsafe { place.write(Arc::into_raw(waker).cast_mut()) };
-        Ok(0)
+    /// Returns a reference for the program.
+    pub(crate) fn given(wakes: Wakes) -> *mut Self {
+        Arc::into_raw(Arc::new(Self { wakes })).cast_mut()
     }
 }
 
