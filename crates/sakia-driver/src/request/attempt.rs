@@ -96,7 +96,7 @@ fn read(file: &super::FileHandle, buffer: &mut Buffer, offset: u64) -> Option<io
             && count < room
             && FileCalls::has_more(fd, Some(offset.saturating_add(count as u64)))
         {
-            if let Buffer::Vec(bytes) = buffer
+            if let Buffer::Vector(bytes) = buffer
                 && is_empty
             {
                 bytes.clear(); // its capacity is the room of the whole read

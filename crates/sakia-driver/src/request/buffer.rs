@@ -69,7 +69,7 @@ impl Foreign {
 #[non_exhaustive]
 pub enum Buffer {
     /// A vector. An empty one is read into up to its capacity, and gets the length of the bytes read.
-    Vec(Vec<u8>),
+    Vector(Vec<u8>),
     /// Memory for transfers past the page cache (`O_DIRECT`).
     Aligned(AlignedBuf),
     /// Memory of another owner.
@@ -84,7 +84,7 @@ impl From<AlignedBuf> for Buffer {
 
 impl From<Vec<u8>> for Buffer {
     fn from(bytes: Vec<u8>) -> Self {
-        Self::Vec(bytes)
+        Self::Vector(bytes)
     }
 }
 
@@ -95,7 +95,7 @@ impl Buffer {
     /// See [`Loop`](crate::Loop#examples).
     pub fn into_vec(self) -> Option<Vec<u8>> {
         match self {
-            Self::Vec(bytes) => Some(bytes),
+            Self::Vector(bytes) => Some(bytes),
             _ => None,
         }
     }
@@ -124,7 +124,7 @@ unsafe impl IoBuf for Buffer {
     #[inline(always)]
     fn stable_ptr(&self) -> *const u8 {
         match self {
-            Self::Vec(bytes) => bytes.stable_ptr(),
+            Self::Vector(bytes) => bytes.stable_ptr(),
             Self::Aligned(bytes) => bytes.stable_ptr(),
             Self::Foreign(foreign) => foreign.addr.as_ptr(),
         }
@@ -133,7 +133,7 @@ unsafe impl IoBuf for Buffer {
     #[inline(always)]
     fn bytes_len(&self) -> usize {
         match self {
-            Self::Vec(bytes) => bytes.len(),
+            Self::Vector(bytes) => bytes.len(),
             Self::Aligned(bytes) => bytes.len(),
             Self::Foreign(foreign) => foreign.len,
         }
@@ -146,7 +146,7 @@ unsafe impl IoBufMut for Buffer {
     #[inline(always)]
     fn stable_mut_ptr(&mut self) -> *mut u8 {
         match self {
-            Self::Vec(bytes) => bytes.stable_mut_ptr(),
+            Self::Vector(bytes) => bytes.stable_mut_ptr(),
             Self::Aligned(bytes) => bytes.stable_mut_ptr(),
             Self::Foreign(foreign) => foreign.addr.as_ptr(),
         }
@@ -155,7 +155,7 @@ unsafe impl IoBufMut for Buffer {
     #[inline(always)]
     fn bytes_room(&self) -> usize {
         match self {
-            Self::Vec(bytes) => bytes.bytes_room(),
+            Self::Vector(bytes) => bytes.bytes_room(),
             Self::Aligned(bytes) => bytes.bytes_room(),
             Self::Foreign(foreign) => foreign.len,
         }
@@ -163,7 +163,7 @@ unsafe impl IoBufMut for Buffer {
 
     #[inline(always)]
     unsafe fn set_init(&mut self, count: usize) {
-        if let Self::Vec(bytes) = self {
+        if let Self::Vector(bytes) = self {
             // SAFETY: the caller's promise, of the same bytes.
             unsafe { bytes.set_init(count) };
         }

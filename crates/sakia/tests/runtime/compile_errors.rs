@@ -108,12 +108,10 @@ const WRONG: &[(&str, &[&str])] = &[
     ),
     ("#[sakia::main] async fn main(_: u8) {}", &["error: `main` takes no arguments\n"]),
     ("#[sakia::main] fn f() {}", &["error: #[sakia::main] needs an `async fn`\n"]),
-    #[cfg(feature = "sim")]
     (
         "fn f() { sakia::sim::check(0..1, async |_| 5) }",
         &["the body of a test does not return `", "neither `()` nor a `Result<(), E>`"],
     ),
-    #[cfg(feature = "tokio")]
     (
         "fn f(to: File) { use tokio::io as t; use sakia::compat::Compat; \
             fn r(_: impl t::AsyncRead) {} fn b(_: impl t::AsyncBufRead) {} \

@@ -35,6 +35,8 @@ mod budget;
 mod buffered_files;
 #[cfg(all(feature = "futures-io", feature = "hyper", feature = "tokio"))]
 mod compat;
+// Its programs use these features of the library that it finds: without them it would find an older one.
+#[cfg(all(feature = "sim", feature = "tokio"))]
 mod compile_errors;
 mod copies;
 mod counted;

@@ -32,7 +32,7 @@ fn files_are_opened_written_read_and_measured() {
         let text = bytes(10_000);
         let (count, memory) = value(ring, Request::write(&file, text.clone().into(), 100));
         assert_eq!(count, text.len());
-        let Value::Buffer(Buffer::Vec(back)) = memory else { panic!("{memory:?}") };
+        let Value::Buffer(Buffer::Vector(back)) = memory else { panic!("{memory:?}") };
         assert_eq!(back, text);
         assert_eq!(fs::read(&name).unwrap()[100..], text);
 
@@ -40,13 +40,13 @@ fn files_are_opened_written_read_and_measured() {
         assert_eq!(outcome.result.as_ref().copied().unwrap(), 200);
         assert_eq!(outcome.into_vec().unwrap(), text[9_800..]);
 
-        let buffers = vec![Buffer::Vec(vec![0; 3]), Buffer::Vec(vec![0; 5])];
+        let buffers = vec![Buffer::Vector(vec![0; 3]), Buffer::Vector(vec![0; 5])];
         let parts = Request::ReadVectored { file: (&file).into(), buffers, offset: 100, flags: 0 };
         let (count, memory) = value(ring, parts);
         let Value::Buffers(parts) = memory else { panic!("{memory:?}") };
         let parts: Vec<u8> = parts.into_iter().flat_map(|part| part.into_vec().unwrap()).collect();
         assert_eq!((count, &parts[..]), (8, &text[..8]));
-        let buffers = vec![Buffer::Vec(b"ab".to_vec()), Buffer::Vec(b"cde".to_vec())];
+        let buffers = vec![Buffer::Vector(b"ab".to_vec()), Buffer::Vector(b"cde".to_vec())];
         value(ring, Request::WriteVectored { file: (&file).into(), buffers, offset: 0, flags: 0 });
         assert_eq!(fs::read(&name).unwrap()[..6], *b"abcde\0");
 
