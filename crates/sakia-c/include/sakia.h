@@ -199,11 +199,12 @@
 #define SAKIA_OP_ACCEPT 29
 
 // Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each,
-// with `SAKIA_MORE` if there will be more.
+// with `SAKIA_MORE` if there will be more. Not on a queue.
 #define SAKIA_OP_ACCEPT_MANY 30
 
 // Tells of the events `flags` of `file` until it is canceled, or the file is closed: a result with
-// `SAKIA_MORE` for each wait in which one is ready, as long as it stays so. Value: the ready ones.
+// `SAKIA_MORE` for each wait in which one is ready, as long as it stays so. Not on a queue. Value: the ready
+// ones.
 #define SAKIA_OP_POLL_MANY 36
 
 // Receives from the connection `file`, a stream, until the peer sends no more, or it is canceled, into
@@ -560,10 +561,11 @@ int32_t sakia_file_adopt(int32_t fd,
 
 // Stores a handle of the open file `fd` in `*file`. The descriptor stays the program's, which keeps it open
 // until a `SAKIA_OP_CLOSE` of the handle is answered: that ends all uses of it, and closes nothing. After
-// the last reference alone, loops and queues may use it until they are freed.
+// the last reference alone, loops and queues that have used it may do so until they are freed. If none has,
+// but `sakia_try_` functions alone, the number may be closed as soon as no such call is under way.
 //
 // Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null. Can break: a number that is closed
-// before.
+// before, or used by the handle when it is another file's.
 int32_t sakia_file_lend(int32_t fd,
                         struct sakia_file **file);
 
@@ -590,6 +592,13 @@ void sakia_file_unref(struct sakia_file *file);
 //
 // Any thread. Errors: `-EFAULT` `file` is null.
 int32_t sakia_file_number(const struct sakia_file *file);
+
+// Gives the last reference back without closing the file, and returns the number of its descriptor, which is
+// the program's from now on.
+//
+// Any thread. Errors, after which the reference is still the program's: `-EFAULT` `file` is null; `-EBUSY`
+// there is another reference, a loop or a queue has used the file, or it is lent or closed.
+int32_t sakia_file_release(struct sakia_file *file);
 
 // Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.
 // Returns the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit

@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char, c_void};
 use std::io;
 use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::slice;
 use std::sync::Arc;
 
@@ -102,10 +102,11 @@ impl AsFd for OfProgram {
 
 /// Stores a handle of the open file `fd` in `*file`. The descriptor stays the program's, which keeps it open
 /// until a `SAKIA_OP_CLOSE` of the handle is answered: that ends all uses of it, and closes nothing. After
-/// the last reference alone, loops and queues may use it until they are freed.
+/// the last reference alone, loops and queues that have used it may do so until they are freed. If none has,
+/// but `sakia_try_` functions alone, the number may be closed as soon as no such call is under way.
 ///
 /// Any thread. Errors: `-EBADF` it is not open, `-EFAULT` `file` is null. Can break: a number that is closed
-/// before.
+/// before, or used by the handle when it is another file's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_file_lend(fd: i32, file: *mut *mut sakia_file) -> i32 {
     guarded_int(|| {
@@ -164,6 +165,27 @@ pub unsafe extern "C" fn sakia_file_number(file: *const sakia_file) -> i32 {
     guarded_int(|| {
         // SAFETY: the header's contract for files.
         Ok(unsafe { file_of(file) }?.raw().into())
+    })
+}
+
+/// Gives the last reference back without closing the file, and returns the number of its descriptor, which is
+/// the program's from now on.
+///
+/// Any thread. Errors, after which the reference is still the program's: `-EFAULT` `file` is null; `-EBUSY`
+/// there is another reference, a loop or a queue has used the file, or it is lent or closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn sakia_file_release(file: *mut sakia_file) -> i32 {
+    guarded_int(|| {
+        if file.is_null() {
+            return Err(Failure::null("the file"));
+        }
+        // SAFETY: it came from `Arc::into_raw`, and the program has a reference.
+        let mut file = ManuallyDrop::new(unsafe { Arc::from_raw(file) });
+        let fd = Arc::get_mut(&mut file).and_then(|file| file.handle.take_owned());
+        let busy = || Failure::new(Errno::BUSY, format_args!("the file is in use, lent or closed"));
+        let fd = fd.ok_or_else(busy)?;
+        drop(ManuallyDrop::into_inner(file)); // the program's reference
+        Ok(fd.into_raw_fd().into())
     })
 }
 

@@ -98,10 +98,11 @@ pub const SAKIA_OP_CONNECT: u32 = 28;
 /// bytes, unless that is null. Value: the bytes of the address.
 pub const SAKIA_OP_ACCEPT: u32 = 29;
 /// Accepts connections of `file` until it is canceled, or an accept fails: a result with a file for each,
-/// with `SAKIA_MORE` if there will be more.
+/// with `SAKIA_MORE` if there will be more. Not on a queue.
 pub const SAKIA_OP_ACCEPT_MANY: u32 = 30;
 /// Tells of the events `flags` of `file` until it is canceled, or the file is closed: a result with
-/// `SAKIA_MORE` for each wait in which one is ready, as long as it stays so. Value: the ready ones.
+/// `SAKIA_MORE` for each wait in which one is ready, as long as it stays so. Not on a queue. Value: the ready
+/// ones.
 pub const SAKIA_OP_POLL_MANY: u32 = 36;
 /// Receives from the connection `file`, a stream, until the peer sends no more, or it is canceled, into
 /// memory of the loop: a result with `memory` and `SAKIA_MORE` for each piece. The kernel receives ahead, up

@@ -243,9 +243,9 @@ pub(crate) unsafe fn fill(
         // SAFETY: as above.
         is_cut |= !unsafe { room.put(message.level, message.kind, message.bytes) };
     }
-    let process = control.process.and_then(FileHandle::into_owned);
-    let rights: Vec<OwnedFd> =
-        control.descriptors.into_iter().filter_map(FileHandle::into_owned).collect();
+    let owned = |file: FileHandle| file.into_owned().ok();
+    let process = control.process.and_then(owned);
+    let rights: Vec<OwnedFd> = control.descriptors.into_iter().filter_map(owned).collect();
     for (kind, fds) in [(SCM_RIGHTS, rights), (SCM_PIDFD, process.into_iter().collect())] {
         if fds.is_empty() {
             continue;

@@ -200,8 +200,8 @@ impl sakia_queue {
     ) -> Result<Submitted, Refused> {
         // SAFETY: the caller's promise.
         let (request, place, token) = unsafe { made(at, self.sizes.request) }?;
-        if matches!(request, Request::ReceiveMany { .. }) {
-            return Err(Failure::invalid("only a loop receives into memory of its own").into());
+        if request.goes_on() {
+            return Err(Failure::invalid("a request that goes on is for a loop").into());
         }
         let is_in_table = place.is_some() || token & IN_TABLE != 0;
         let token = match is_in_table {

@@ -558,6 +558,38 @@ static void lent(void) {
     CHECK(fcntl(fds[0], F_GETFD) >= 0 && close(fds[0]) == 0 && close(fds[1]) == 0);
 }
 
+/* A descriptor of the library's becomes the program's, unless another may use it. */
+static void released(void) {
+    int fds[2], made;
+    sakia_file *file, *other;
+    sakia_request request;
+    sakia_result result;
+    char byte;
+    CHECK(sakia_file_release(NULL) == -EFAULT);
+    CHECK(pipe2(fds, O_CLOEXEC) == 0 && sakia_file_adopt(fds[0], &file) == 0);
+    other = sakia_file_ref(file);
+    CHECK(sakia_file_release(file) == -EBUSY && strstr(sakia_last_error(), "in use") != NULL);
+    sakia_file_unref(other);
+    CHECK(sakia_try_read(file, (uint8_t *)&byte, 1, SAKIA_CURRENT_POSITION) == -EAGAIN);
+    CHECK(sakia_file_release(file) == fds[0] && fcntl(fds[0], F_GETFD) >= 0);
+    /* One that a loop has used, and one that is closed. */
+    CHECK(sakia_file_adopt(fds[0], &file) == 0 && write(fds[1], "x", 1) == 1);
+    CHECK(with_memory(SAKIA_OP_READ, file, &byte, 1, SAKIA_CURRENT_POSITION) == 1);
+    CHECK(sakia_file_release(file) == -EBUSY);
+    request = request_of(SAKIA_OP_CLOSE, file);
+    CHECK(perform(request).value == 0 && sakia_file_release(file) == -EBUSY);
+    sakia_file_unref(file);
+    CHECK(sakia_file_lend(fds[1], &file) == 0 && sakia_file_release(file) == -EBUSY);
+    sakia_file_unref(file);
+    /* A new one is no file of a loop before it is used. */
+    request = request_of(SAKIA_OP_SOCKET, NULL);
+    request.arg[0] = AF_UNIX;
+    request.arg[1] = SOCK_STREAM;
+    result = perform(request);
+    made = sakia_file_release(result.file);
+    CHECK(made >= 0 && close(made) == 0 && close(fds[1]) == 0);
+}
+
 int main(void) {
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     char path[] = "/tmp/sakia-c-XXXXXX";
@@ -575,6 +607,7 @@ int main(void) {
     attempts(directory);
     lasting();
     lent();
+    released();
     sakia_file_unref(directory);
     CHECK(sakia_loop_under_way(loop) == 0 && sakia_loop_stop(loop, -1, NULL, 0) == 0);
     CHECK(sakia_loop_free(loop) == 0);

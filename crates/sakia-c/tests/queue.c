@@ -364,9 +364,13 @@ static void hostile(sakia_queue *queue) {
     CHECK(sakia_queue_submit(queue, &nop, 0, &result, &done) == -EINVAL);
     CHECK(sakia_queue_submit(queue, &unknown, 1, &result, &done) == -EINVAL);
     CHECK(strstr(sakia_last_error(), "9999") != NULL);
-    unknown.op = SAKIA_OP_RECEIVE_MANY;
+    static const uint32_t goes_on[] = {SAKIA_OP_ACCEPT_MANY, SAKIA_OP_POLL_MANY, SAKIA_OP_RECEIVE_MANY};
     unknown.options = SAKIA_BY_FD; /* of standard input */
-    CHECK(sakia_queue_submit(queue, &unknown, 1, &result, &done) == -EINVAL);
+    for (int i = 0; i < 3; i++) {
+        unknown.op = goes_on[i];
+        CHECK(sakia_queue_submit(queue, &unknown, 1, &result, &done) == -EINVAL);
+        CHECK(strstr(sakia_last_error(), "goes on") != NULL);
+    }
     CHECK(sakia_queue_take(queue, NULL, 1) == -EFAULT && sakia_queue_take(queue, &result, 0) == -EINVAL);
     CHECK(sakia_queue_wait(queue, NULL, 1, 0) == -EFAULT && sakia_queue_wait(NULL, &result, 1, 0) == -EFAULT);
     CHECK(sakia_queue_cancel(queue, 0) == 0 && sakia_queue_cancel(queue, UINT64_MAX) == 0);

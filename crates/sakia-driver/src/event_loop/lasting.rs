@@ -37,6 +37,22 @@ pub(super) struct RowTicket {
     pub(super) generation: u32,
 }
 
+impl RowTicket {
+    /// The bits of an index: it and a generation fit into a number, with room for marks.
+    const INDEX_BITS: u32 = 24;
+
+    /// Returns the ticket as a number whose lowest eight bits are zero.
+    pub(super) fn to_bits(self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index) << (32 - Self::INDEX_BITS)
+    }
+
+    /// Returns the ticket with this number, whatever its lowest eight bits are.
+    pub(super) fn from_bits(bits: u64) -> Self {
+        let index = bits as u32 >> (32 - Self::INDEX_BITS);
+        Self { index, generation: (bits >> 32) as u32 }
+    }
+}
+
 /// A piece of news of a request.
 pub(super) enum News {
     /// Events are ready. More will follow.
@@ -111,7 +127,13 @@ impl Wake for Firing {
     fn wake_by_ref(self: &Arc<Self>) {
         lock(&self.fired.rows).push(self.row);
         self.fired.has_some.store(true, Ordering::Release);
-        let asker = lock(&self.fired.asker).take();
+        self.fired.wake_asker();
+    }
+}
+
+impl Fired {
+    fn wake_asker(&self) {
+        let asker = lock(&self.asker).take();
         if let Some(asker) = asker {
             asker.wake();
         }
@@ -133,18 +155,27 @@ impl Lasting {
 
     /// Wakes `waker`, and no other, with the next row.
     pub(super) fn ask(&self, waker: &Waker) {
-        if !self.rows.is_empty() {
-            let fresh = waker.clone();
-            let previous = lock(&self.fired.asker).replace(fresh);
-            drop(previous); // users' code, which may give the driver a turn
-        }
+        let fresh = waker.clone();
+        let previous = lock(&self.fired.asker).replace(fresh);
+        drop(previous); // users' code, which may give the driver a turn
     }
 
-    /// Adds a request that tells of readiness. It is due.
-    pub(super) fn add_poll(&mut self, token: u64, fd: Fd, events: PollEvents) -> RowTicket {
-        let ticket = self.add(token, Work::Ready { fd, events, poll: None, is_canceled: false });
-        self.due.push(ticket.index);
-        ticket
+    /// Wakes the one who [asks](Self::ask).
+    pub(super) fn wake_asker(&self) {
+        self.fired.wake_asker();
+    }
+
+    /// Adds a request that tells of readiness. It is woken.
+    ///
+    /// # Errors
+    /// As [`add`](Self::add).
+    pub(super) fn add_poll(
+        &mut self,
+        token: u64,
+        fd: Fd,
+        events: PollEvents,
+    ) -> Result<RowTicket, Errno> {
+        self.add(token, Work::Ready { fd, events, poll: None, is_canceled: false })
     }
 
     /// Adds a request that tells of the bytes of a stream. It is woken.
@@ -171,18 +202,24 @@ impl Lasting {
                 std::future::poll_fn(|_| take_turn(&place)).await;
             }
         });
-        let ticket = self.add(token, Work::Stream { claim, run, piece });
-        self.rows[ticket.index as usize].waker.wake_by_ref();
-        Ok(ticket)
+        self.add(token, Work::Stream { claim, run, piece })
     }
 
-    fn add(&mut self, token: u64, work: Work) -> RowTicket {
+    /// Adds a row, which is woken, and wakes the one who [asks](Self::ask).
+    ///
+    /// # Errors
+    /// `ENOMEM`: there are 2^24 rows.
+    fn add(&mut self, token: u64, work: Work) -> Result<RowTicket, Errno> {
         let place = self.rows.vacant_entry();
-        let row = place.key() as u32; // fewer than slots of a driver
-        let waker = Arc::new(Firing { row, fired: Arc::clone(&self.fired) }).into();
+        if place.key() >> RowTicket::INDEX_BITS != 0 {
+            return Err(Errno::NOMEM);
+        }
+        let row = place.key() as u32;
+        let waker: Waker = Arc::new(Firing { row, fired: Arc::clone(&self.fired) }).into();
+        waker.wake_by_ref();
         self.generations = self.generations.wrapping_add(1);
         place.insert(Row { token, generation: self.generations, waker, work });
-        RowTicket { index: row, generation: self.generations }
+        Ok(RowTicket { index: row, generation: self.generations })
     }
 
     /// Starts polls again that are due, for the next turn.
@@ -293,4 +330,19 @@ fn take_turn(place: &Piece) -> Poll<()> {
     let is_taken = piece.is_none();
     place.set(piece);
     if is_taken { Poll::Ready(()) } else { Poll::Pending }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_has_all_of_a_ticket() {
+        for index in [0, 1, (1 << RowTicket::INDEX_BITS) - 1] {
+            for generation in [0, 1, u32::MAX] {
+                let ticket = RowTicket { index, generation };
+                assert_eq!(RowTicket::from_bits(ticket.to_bits() | 0xff), ticket);
+            }
+        }
+    }
 }

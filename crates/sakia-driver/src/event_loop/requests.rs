@@ -59,6 +59,8 @@ pub struct Requests {
     /// Outcomes of requests that have more.
     deliveries: Rc<Deliveries>,
     wake: WakePoll,
+    /// A task may wait for outcomes.
+    is_asked: bool,
     /// Requests whose last outcome was not taken.
     under_way: usize,
     /// The tokens of requests to close a file that is still in use.
@@ -105,9 +107,7 @@ impl Ticket {
         match self.0 {
             Named::Nothing => 0,
             Named::Slot(key) => key.user_data() | SLOT,
-            Named::Row(RowTicket { index, generation }) => {
-                u64::from(generation) << 32 | u64::from(index) << 8 | ROW
-            }
+            Named::Row(row) => row.to_bits() | ROW,
         }
     }
 
@@ -119,10 +119,7 @@ impl Ticket {
     pub fn from_bits(bits: u64) -> Self {
         match bits & (SLOT | ROW) {
             0 => Self(Named::Nothing),
-            ROW => Self(Named::Row(RowTicket {
-                index: (bits as u32) >> 8,
-                generation: (bits >> 32) as u32,
-            })),
+            ROW => Self(Named::Row(RowTicket::from_bits(bits))),
             _ => Self(Named::Slot(Key::from_user_data(bits))),
         }
     }
@@ -155,6 +152,7 @@ impl Requests {
             lasting: Lasting::default(),
             deliveries: Rc::default(),
             wake: WakePoll::default(),
+            is_asked: false,
             under_way: 0,
             closes: Vec::new(),
         })
@@ -302,6 +300,7 @@ impl Requests {
         self.prepare_lasting();
         match self.ready() {
             0 => {
+                self.is_asked = true;
                 self.driver.shared.ask_for_answers(cx.waker().clone());
                 Poll::Pending
             }
@@ -342,17 +341,20 @@ impl Requests {
     fn poll_many(&mut self, file: &Target, events: PollEvents, token: u64) -> Ticket {
         let found = self.files.of(&self.driver).find(file); // users' code, which may panic
         self.under_way += 1;
-        match found {
-            Ok(fd) => Ticket(Named::Row(self.lasting.add_poll(token, fd, events))),
-            Err(errno) => self.fail(token, errno),
-        }
+        let row = found.and_then(|fd| self.lasting.add_poll(token, fd, events));
+        self.lasting_ticket(token, row)
     }
 
     #[cold]
     fn receive_many(&mut self, socket: &Target, token: u64) -> Ticket {
         let found = self.files.of(&self.driver).find(socket); // as above
         self.under_way += 1;
-        match found.and_then(|fd| self.lasting.add_stream(token, fd, &self.driver)) {
+        let row = found.and_then(|fd| self.lasting.add_stream(token, fd, &self.driver));
+        self.lasting_ticket(token, row)
+    }
+
+    fn lasting_ticket(&mut self, token: u64, row: Result<RowTicket, Errno>) -> Ticket {
+        match row {
             Ok(row) => Ticket(Named::Row(row)),
             Err(errno) => self.fail(token, errno),
         }
@@ -445,7 +447,18 @@ impl Requests {
     fn answer(&mut self, token: u64, answer: Answer) -> Ticket {
         let Answer { result, value } = answer;
         self.told.ready.push_back(Outcome { token, more: false, result, value });
+        if self.is_asked {
+            self.wake_asker();
+        }
         Ticket(Named::Nothing)
+    }
+
+    /// Wakes the task that waits for outcomes: one is there that no turn of the driver brings.
+    #[cold]
+    #[inline(never)]
+    fn wake_asker(&mut self) {
+        self.is_asked = false;
+        self.lasting.wake_asker();
     }
 
     #[cold]

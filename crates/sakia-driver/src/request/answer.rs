@@ -91,6 +91,12 @@ impl From<io::Result<StatfsResult>> for Answer {
     }
 }
 
+impl From<io::Result<FileHandle>> for Answer {
+    fn from(output: io::Result<FileHandle>) -> Self {
+        Self::of(output, Value::File)
+    }
+}
+
 impl From<io::Result<Fd>> for Answer {
     fn from(output: io::Result<Fd>) -> Self {
         Self::of(output, |fd| Value::File(handle_of(fd)))

@@ -1,16 +1,20 @@
 //! Requests that end at once: on the thread that has them, or not at all.
 
+use std::ffi::CStr;
 use std::io::{self, IoSlice};
 
-use super::{Answer, Buffer, Named, Outcome, Request, Target, Value};
+use super::{Answer, Buffer, FileHandle, Named, Outcome, Request, Target, Value};
 use crate::buf::{IoBuf, IoBufMut};
 use crate::decide::limits;
 use crate::file_calls::FileCalls;
+use crate::ops::{OpenHow, StatxResult};
 use sakia_ring::CURRENT_POSITION;
 
 impl Request {
     /// Performs the request on the calling thread, which may be any, if that needs no wait: a read or a write
-    /// of up to 256 KiB, at an offset, of a file handle and memory. Otherwise the request comes back.
+    /// of up to 256 KiB, at an offset, of a file handle and memory, and a look at a path that the kernel's
+    /// caches have, or an open of it, as [`FileHandle::try_stat_at`] and [`FileHandle::try_open`]. Otherwise
+    /// the request comes back.
     ///
     /// # Examples
     /// ```
@@ -44,6 +48,15 @@ impl Request {
                     None => Err(Self::write(file, buffer, offset)),
                 }
             }
+            Self::Stat { directory, path, flags } => match stat(&directory, path.as_deref(), flags)
+            {
+                Some(result) => Ok(outcome(token, result.into())),
+                None => Err(Self::Stat { directory, path, flags }),
+            },
+            Self::Open { directory, path, how } => match open(&directory, &path, how) {
+                Some(result) => Ok(outcome(token, result.into())),
+                None => Err(Self::Open { directory, path, how }),
+            },
             other => Err(other),
         }
     }
@@ -81,13 +94,41 @@ impl Request {
     }
 }
 
+/// Returns the status of a path, or of `directory` itself. `None` if that may take a wait.
+fn stat(
+    directory: &Option<Target>,
+    path: Option<&CStr>,
+    flags: u32,
+) -> Option<io::Result<StatxResult>> {
+    match (handle(directory)?, path) {
+        (directory, Some(path)) => FileHandle::try_stat_at(directory, path, flags),
+        (Some(file), None) => file.try_stat(),
+        (None, None) => None, // an error of the operation
+    }
+}
+
+/// Opens a path. `None` if that may take a wait.
+fn open(directory: &Option<Target>, path: &CStr, how: OpenHow) -> Option<io::Result<FileHandle>> {
+    FileHandle::try_open(handle(directory)?, path, how)
+}
+
+/// Returns the handle of a directory, if one is given. `None` if it is a number, for which no thread but
+/// that of its loop calls.
+fn handle(directory: &Option<Target>) -> Option<Option<&FileHandle>> {
+    match directory {
+        None => Some(None),
+        Some(Target(Named::File(file))) => Some(Some(file)),
+        Some(Target(Named::Number(_))) => None,
+    }
+}
+
 fn outcome(token: u64, answer: Answer) -> Outcome {
     let Answer { result, value } = answer;
     Outcome { token, more: false, result, value }
 }
 
 /// Reads all that `pread(2)` would return. `None` if that may take a wait.
-fn read(file: &super::FileHandle, buffer: &mut Buffer, offset: u64) -> Option<io::Result<usize>> {
+fn read(file: &FileHandle, buffer: &mut Buffer, offset: u64) -> Option<io::Result<usize>> {
     file.with_calls(|fd, calls| {
         let is_empty = buffer.bytes_len() == 0;
         let room = buffer.bytes_room();
@@ -108,7 +149,7 @@ fn read(file: &super::FileHandle, buffer: &mut Buffer, offset: u64) -> Option<io
 }
 
 /// Writes all bytes. `None` if that may take a wait; some may be written then, and are written again.
-fn write(file: &super::FileHandle, buffer: &Buffer, offset: u64) -> Option<io::Result<usize>> {
+fn write(file: &FileHandle, buffer: &Buffer, offset: u64) -> Option<io::Result<usize>> {
     file.with_calls(|fd, calls| {
         let bytes = buffer.as_bytes();
         let result = calls.write(fd, &[IoSlice::new(bytes)], Some(offset))?;

@@ -107,6 +107,18 @@ impl Descriptor {
         }
     }
 
+    /// Returns the descriptor, unless an owner has lent it, or it has another user.
+    fn try_into_owned(self: Arc<Self>) -> Result<OwnedFd, Arc<Self>> {
+        let mut only = Arc::try_unwrap(self)?;
+        match only.source.take() {
+            Some(Source::Own(fd)) => Ok(fd),
+            lent => {
+                only.source = lent;
+                Err(Arc::new(only))
+            }
+        }
+    }
+
     /// Gives up a use of the descriptor. Returns it, to be closed, if this was the last.
     pub(crate) fn give_up(self: Arc<Self>) -> Option<OwnedFd> {
         // One that a request closes tells its loop.
@@ -240,8 +252,11 @@ impl FileHandle {
         self.inner.id.raw
     }
 
-    /// Returns the descriptor, if this is the only clone, no loop has used the file, and the descriptor is
-    /// its own. Otherwise drops the handle.
+    /// Returns the descriptor.
+    ///
+    /// # Errors
+    /// The handle comes back: there is another clone, a loop or a queue has used the file, or the descriptor
+    /// is lent or closed.
     ///
     /// # Examples
     /// ```
@@ -249,18 +264,42 @@ impl FileHandle {
     ///
     /// let file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
     /// let clone = file.clone();
-    /// assert!(clone.into_owned().is_none());
-    /// let file = std::fs::File::from(file.into_owned().expect("the only clone"));
+    /// let clone = clone.into_owned().expect_err("there is another");
+    /// drop(file);
+    /// let file = std::fs::File::from(clone.into_owned().expect("the only clone"));
     /// assert!(file.metadata()?.is_file());
     /// # std::io::Result::Ok(())
     /// ```
-    pub fn into_owned(self) -> Option<OwnedFd> {
-        let mut inner = Arc::into_inner(self.inner)?;
-        let state = inner.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+    pub fn into_owned(mut self) -> Result<OwnedFd, Self> {
+        self.take_owned().ok_or(self)
+    }
+
+    /// As [`into_owned`](Self::into_owned). The handle is a closed one then, and as before if there is no
+    /// descriptor to return.
+    ///
+    /// # Examples
+    /// ```
+    /// use sakia_driver::FileHandle;
+    ///
+    /// let mut file = FileHandle::new(std::fs::File::open("Cargo.toml")?);
+    /// assert!(file.take_owned().is_some());
+    /// assert!(file.take_owned().is_none());
+    /// assert_eq!(file.with_fd(|_| ()).unwrap_err().raw_os_error(), Some(libc::EBADF));
+    /// # std::io::Result::Ok(())
+    /// ```
+    pub fn take_owned(&mut self) -> Option<OwnedFd> {
+        let state = Arc::get_mut(&mut self.inner)?.state.get_mut();
+        let state = state.unwrap_or_else(PoisonError::into_inner);
         if !state.users.is_empty() {
             return None;
         }
-        state.descriptor.take()?.give_up()
+        match state.descriptor.take()?.try_into_owned() {
+            Ok(fd) => Some(fd),
+            Err(descriptor) => {
+                state.descriptor = Some(descriptor);
+                None
+            }
+        }
     }
 
     /// Calls `f` with the descriptor, which stays open until it returns, for system calls that requests do

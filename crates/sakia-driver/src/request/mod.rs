@@ -176,9 +176,8 @@ pub enum Request {
     Receive { socket: Target, buffer: Buffer, flags: u32 },
     /// Receives from a connected stream socket until the peer sends no more, or it is canceled, into memory
     /// of the loop: an outcome for each piece, whose bytes are [lent](Value::Lent) until they are given back.
-    /// The kernel receives ahead, up to 256 KiB; then the peer has to wait. A queue has its own memory for
-    /// each piece instead. There may be no other receive on the socket meanwhile; a second one of these on a
-    /// loop, or on a thread of a queue, ends with `EBUSY`.
+    /// The kernel receives ahead, up to 256 KiB; then the peer has to wait. There may be no other receive on
+    /// the socket meanwhile; a second one of these on a loop ends with `EBUSY`.
     ///
     /// # Examples
     /// ```
@@ -281,6 +280,17 @@ impl Request {
     /// See [`Loop`](crate::Loop#examples).
     pub fn write(file: impl Into<Target>, buffer: Buffer, offset: u64) -> Self {
         Self::Write { file: file.into(), buffer, offset }
+    }
+
+    /// Returns whether outcomes may come until it is canceled, or its file ends. A queue refuses such a
+    /// request.
+    ///
+    /// # Examples
+    /// ```
+    /// assert!(!sakia_driver::Request::Nop.goes_on());
+    /// ```
+    pub fn goes_on(&self) -> bool {
+        matches!(self, Self::PollMany { .. } | Self::AcceptMany { .. } | Self::ReceiveMany { .. })
     }
 }
 

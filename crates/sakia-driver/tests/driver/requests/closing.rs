@@ -48,6 +48,31 @@ fn the_last_handle_closes_it_in_the_next_wait() {
     });
 }
 
+/// A descriptor is given away only by the last handle, of a file that no loop knows.
+#[test]
+fn a_descriptor_in_use_stays_with_the_library() {
+    on_both(|ring| {
+        let (mut reader, mut writer) = pipe();
+        let raw = reader.raw();
+        let clone = reader.clone();
+        assert!(reader.take_owned().is_none());
+        drop(clone);
+        let owned = reader.take_owned().expect("no other has it");
+        assert_eq!(owned.as_raw_fd(), raw);
+        assert_eq!(errno(ring, read(&reader)), libc::EBADF);
+        let reader = FileHandle::new(owned);
+        writer.write_all(b"abc").unwrap();
+        assert_eq!(value(ring, read(&reader)).0, 3);
+        let reader = reader.into_owned().expect_err("the loop has it");
+        writer.write_all(b"de").unwrap();
+        assert_eq!(value(ring, read(&reader)).0, 2);
+        perform(ring, Request::Close { file: reader.clone() }).result.unwrap();
+        reader.into_owned().expect_err("it is closed");
+        let owner = Arc::new(std::io::pipe().unwrap().0);
+        FileHandle::lent(Arc::clone(&owner)).into_owned().expect_err("it is the owner's");
+    });
+}
+
 #[test]
 fn a_request_keeps_its_file_open_without_a_handle() {
     on_both(|ring| {

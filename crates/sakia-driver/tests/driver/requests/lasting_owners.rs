@@ -8,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::{Context, Wake, Waker};
 use std::time::Duration;
 
@@ -87,6 +88,56 @@ fn a_waker_whose_drop_turns_the_driver_holds_nothing_up() {
         }
         assert_eq!(requests.take().unwrap().token, 1);
         DRIVER.set(None);
+    }
+}
+
+/// Counts its wakes.
+#[derive(Default)]
+struct Wakes(AtomicU32);
+
+impl Wake for Wakes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// An outcome that is there with its submission, and a request that begins with the next look: no turn of the
+/// driver would wake the task.
+#[test]
+fn a_submission_wakes_the_task_that_looks() {
+    for driver in [Driver::uring().unwrap(), Driver::new(Epoll::new().unwrap())] {
+        let mut requests = Requests::on(&driver).unwrap();
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let near = FileHandle::new(OwnedFd::from(near));
+        far.write_all(b"x").unwrap();
+        let closed = FileHandle::new(std::fs::File::open("Cargo.toml").unwrap());
+        requests.submit(Request::Close { file: closed.clone() }, 0);
+        for (token, request, goes_on) in [
+            (1, Request::PollMany { file: (&near).into(), events: PollEvents::READABLE }, true),
+            (2, Request::ReceiveMany { socket: (&near).into() }, true),
+            (3, Request::read(&closed, vec![0; 1].into(), 0), false),
+        ] {
+            let wakes = Arc::<Wakes>::default();
+            let waker = Waker::from(Arc::clone(&wakes));
+            let mut cx = Context::from_waker(&waker);
+            while requests.poll_ready(&mut cx).is_ready() {
+                requests.take();
+            }
+            let ticket = requests.submit(request, token);
+            assert_eq!(wakes.0.load(Ordering::Relaxed), 1);
+            while requests.poll_ready(&mut cx).is_pending() {
+                driver.turn(Wait::Forever).unwrap();
+            }
+            let outcome = requests.take().unwrap();
+            assert_eq!((outcome.token, outcome.more), (token, goes_on));
+            requests.cancel(ticket);
+            while requests.under_way() > 0 {
+                while requests.poll_ready(&mut cx).is_pending() {
+                    driver.turn(Wait::Forever).unwrap();
+                }
+                drop(requests.take());
+            }
+        }
     }
 }
 

@@ -4,10 +4,14 @@
 //! value with a token, and its [outcome](Outcome) has the token again. For a loop of one thread, with sockets
 //! and without a switch of threads, see [`Loop`](sakia_driver::Loop).
 //!
-//! 1. A request that ends at once, such as a read of the page cache, is done by the thread that submits it.
+//! 1. A request that ends at once is done by the thread that submits it: a read of the page cache, an open of
+//!    a path that the kernel knows.
 //! 2. The rest goes to the engine's threads, as a batch. They submit it together.
 //! 3. Threads that [wait](Queue::wait) are woken once for all outcomes that come together. A foreign loop
 //!    polls a [descriptor](Queue::pollable) instead.
+//!
+//! Each request has one outcome. Requests that [go on](Request::goes_on) end with `EOPNOTSUPP`: nothing would
+//! bound their outcomes while no thread takes them.
 //!
 //! [request]: Request
 
@@ -31,7 +35,7 @@ pub use sakia_driver::{
 };
 
 use self::server::{Inbox, Letter, serve};
-use self::shared::Shared;
+use self::shared::{Lost, Shared};
 pub use self::table::QueueTicket;
 use self::table::State;
 use super::Engine;
@@ -150,7 +154,7 @@ impl Engine {
 
 impl Queue {
     /// Sets the most requests that may be under way, 65,536 by default, to bound the memory that they hold.
-    /// One is under way until its last outcome was taken.
+    /// One is under way until its outcome was taken.
     ///
     /// # Examples
     /// ```
@@ -172,7 +176,7 @@ impl Queue {
         self.owner.under_way_max.store(most.min(u32::MAX as usize), Ordering::Relaxed);
     }
 
-    /// Returns the number of requests whose last outcome was not taken; 0 in a forked child.
+    /// Returns the number of requests whose outcome was not taken; 0 in a forked child.
     ///
     /// # Examples
     /// See [`Queue::stop`].
@@ -228,7 +232,8 @@ impl Queue {
     ///
     /// # Errors
     /// `EDEADLK`: this is a thread of the engine. A thread of the engine has failed, with requests of this
-    /// queue; the engine's threads are those of a parent process.
+    /// queue, which one wait is told of, and each one while nothing else that was sent is under way; the
+    /// engine's threads are those of a parent process.
     ///
     /// # Examples
     /// See [`Queue`](Queue#examples).
@@ -239,12 +244,9 @@ impl Queue {
             return Err(Errno::DEADLK.into());
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        match shared.wait(until) {
-            0 if shared.lock().has_failed => Err(io::Error::other(
-                "a thread of the engine has failed, with requests of this queue",
-            )),
-            ready => Ok(ready),
-        }
+        shared.wait(until).map_err(|Lost| {
+            io::Error::other("a thread of the engine has failed, with requests of this queue")
+        })
     }
 
     /// Requests that a request be canceled. Its outcome comes in any case: its value, if it was quicker, or
@@ -389,6 +391,10 @@ impl Batch<'_> {
         let Owner { engine, shared, under_way_max, .. } = &*self.queue.owner;
         let tally = &engine.shared.tally;
         if let Err(error) = engine.check() {
+            return Ok(Submitted::Done(request.refuse(token, error)));
+        }
+        if request.goes_on() {
+            let error = engine.refuse(Errno::OPNOTSUPP.into());
             return Ok(Submitted::Done(request.refuse(token, error)));
         }
         let request = match request.attempt(token) {

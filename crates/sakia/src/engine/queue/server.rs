@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use rustix::io::Errno;
-use sakia_driver::{Outcome, Request, Requests, Ticket, Value};
+use sakia_driver::{Outcome, Request, Requests, Ticket};
 use slab::Slab;
 
 use super::shared::Shared;
@@ -235,9 +235,6 @@ impl Server {
         while let Some(mut outcome) = self.requests.as_mut().and_then(Requests::take) {
             let number = (outcome.token >> Slot::BITS) as usize;
             outcome.token = u64::from(outcome.token as Slot);
-            if let (Value::Lent(_), Some(requests)) = (&outcome.value, &mut self.requests) {
-                outcome.value = copied(requests, outcome.value);
-            }
             self.queues[number].add(outcome, number, &mut self.touched);
         }
         for number in self.touched.drain(..) {
@@ -254,15 +251,6 @@ impl Server {
 #[cold]
 fn panicked() -> io::Error {
     io::Error::other("the owner of the descriptor panicked when it was asked for it")
-}
-
-/// Returns lent bytes in memory of their own, since they go to another thread.
-#[cold]
-fn copied(requests: &mut Requests, value: Value) -> Value {
-    let Value::Lent(lent) = value else { return value };
-    let bytes = requests.bytes(&lent).to_vec();
-    requests.give_back(lent);
-    Value::Buffer(bytes.into())
 }
 
 impl Served {

@@ -1,5 +1,6 @@
 //! The state of a queue, which its clones and the engine's threads share.
 
+use std::mem;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,6 +24,8 @@ pub(super) struct Shared {
     ready: AtomicUsize,
     /// A wake that no wait has seen.
     is_woken: AtomicBool,
+    /// Requests were lost with their thread.
+    has_lost: AtomicBool,
     /// For threads that wait for outcomes.
     reapers: Pulse,
     /// For threads that wait for the end of all requests.
@@ -31,6 +34,11 @@ pub(super) struct Shared {
     event: OnceLock<OwnedFd>,
 }
 
+/// Requests were lost with a thread that has failed. It is told once, and whenever nothing that was sent can
+/// come any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Lost;
+
 impl Default for Shared {
     fn default() -> Self {
         Self {
@@ -38,6 +46,7 @@ impl Default for Shared {
             table: Mutex::default(),
             ready: AtomicUsize::new(0),
             is_woken: AtomicBool::new(false),
+            has_lost: AtomicBool::new(false),
             reapers: Pulse::default(),
             stoppers: Pulse::default(),
             event: OnceLock::new(),
@@ -99,13 +108,13 @@ impl Shared {
         }
     }
 
-    /// Adds outcomes that have slots for tokens. Returns how many requests they end, which leave the gate.
+    /// Adds the outcomes of requests, which have slots for tokens, and leave the gate. Returns their number.
     pub(super) fn deliver(&self, outcomes: &mut Vec<Outcome>, gate: &Gate) -> usize {
-        let last = outcomes.iter().filter(|outcome| !outcome.more).count();
+        let count = outcomes.len();
         let mut table = self.lock();
-        gate.leave_many(last); // before a thread hears of them
+        gate.leave_many(count); // before a thread hears of them
         if table.is_ended {
-            for outcome in outcomes.iter().filter(|outcome| !outcome.more) {
+            for outcome in outcomes.iter() {
                 table.end(outcome.token as Slot);
             }
             let is_over = !table.has_sent();
@@ -114,11 +123,11 @@ impl Shared {
             if is_over {
                 self.stoppers.give_all(); // of a stop after the one that gave them up
             }
-            return last;
+            return count;
         }
         outcomes.drain(..).for_each(|outcome| table.push(outcome));
         self.tell(table);
-        last
+        count
     }
 
     /// Makes outcomes that were added known, and ends the lock.
@@ -166,20 +175,26 @@ impl Shared {
 
     /// Waits for outcomes to take. Returns without any after a wake, after a signal, and when the time is
     /// over.
-    pub(super) fn wait(&self, until: Option<Instant>) -> usize {
+    ///
+    /// # Errors
+    /// See [`Lost`].
+    pub(super) fn wait(&self, until: Option<Instant>) -> Result<usize, Lost> {
         loop {
             let sleeper = self.reapers.begin();
             let is_woken =
                 self.is_woken.load(Ordering::SeqCst) && self.is_woken.swap(false, Ordering::SeqCst);
             // After the mark is gone: the thread that takes the last one either finds it gone, or is seen.
             let ready = self.ready();
-            let is_over = is_woken || ready > 0 || self.lock().has_failed;
+            let is_over = is_woken || ready > 0;
+            if !is_over && self.has_lost.load(Ordering::SeqCst) && self.lock().tells_of_lost() {
+                return Err(Lost);
+            }
             if is_over || sleeper.sleep(until) != Awake::Pulse {
                 let ready = if is_over { ready } else { self.ready() };
                 if ready == 0 {
                     self.settle_idle();
                 }
-                return ready;
+                return Ok(ready);
             }
         }
     }
@@ -206,9 +221,9 @@ impl Shared {
 
     /// Notes that a thread has failed which had requests of the queue: they will not end.
     pub(super) fn fail(&self, thread: ThreadNumber) {
-        let mut table = self.lock();
-        table.has_failed |= table.lose(thread);
-        drop(table);
+        if self.lock().lose(thread) {
+            self.has_lost.store(true, Ordering::SeqCst);
+        }
         self.reapers.give_all();
         self.stoppers.give_all();
     }
@@ -258,6 +273,16 @@ impl Shared {
     }
 }
 
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if !self.is_intact() {
+            // Another thread of the parent may have been changing it: it is left as it is.
+            let table = self.table.get_mut().unwrap_or_else(PoisonError::into_inner);
+            mem::forget(mem::take(table));
+        }
+    }
+}
+
 // All these tests make system calls.
 #[cfg(all(test, not(miri)))]
 mod tests {
@@ -276,7 +301,7 @@ mod tests {
         };
         let now = Some(Instant::now());
         let looks: [&dyn Fn() -> usize; 2] =
-            [&|| shared.take(1, &mut Vec::new()), &|| shared.wait(now)];
+            [&|| shared.take(1, &mut Vec::new()), &|| shared.wait(now).unwrap()];
         for look in looks {
             assert!(!is_readable());
             shared.write_event();
@@ -286,6 +311,6 @@ mod tests {
         // That of a wake whose mark is there stays, until a wait has seen it.
         shared.wake();
         assert_eq!((shared.take(1, &mut Vec::new()), is_readable()), (0, true));
-        assert_eq!((shared.wait(None), is_readable()), (0, false));
+        assert_eq!((shared.wait(None), is_readable()), (Ok(0), false));
     }
 }

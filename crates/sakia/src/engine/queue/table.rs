@@ -77,14 +77,12 @@ pub(super) struct Table {
     free: Vec<Slot>,
     /// Outcomes to take, oldest first.
     done: VecDeque<Outcome>,
-    /// Those in `done` that are not their request's last.
-    earlier: usize,
     /// The queue has stopped.
     pub(super) is_closed: bool,
     /// Outcomes that are to come are thrown away.
     pub(super) is_ended: bool,
-    /// A thread that had requests of the queue has failed.
-    pub(super) has_failed: bool,
+    /// Requests were lost, of which no one was told.
+    has_untold: bool,
 }
 
 impl Table {
@@ -105,12 +103,19 @@ impl Table {
             entry.state = State::Lost;
             has_some = true;
         }
+        self.has_untold |= has_some;
         has_some
     }
 
-    /// Returns the number of requests whose last outcome was not taken.
+    /// Returns whether one who waits is to be told of requests that were lost: the first one, and each one
+    /// who waits for nothing else.
+    pub(super) fn tells_of_lost(&mut self) -> bool {
+        mem::take(&mut self.has_untold) || !self.has_sent()
+    }
+
+    /// Returns the number of requests whose outcome was not taken.
     pub(super) fn under_way(&self) -> usize {
-        self.live() + self.done.len() - self.earlier
+        self.live() + self.done.len()
     }
 
     /// Adds a request, which is in a batch.
@@ -155,24 +160,16 @@ impl Table {
         entry.token
     }
 
-    /// Adds an outcome, which has the slot for its token, and ends its request if it is the last.
+    /// Adds the outcome of a request, which has the slot for its token.
     pub(super) fn push(&mut self, mut outcome: Outcome) {
-        let slot = outcome.token as Slot;
-        outcome.token = match outcome.more {
-            true => self.entries[slot as usize].token,
-            false => self.end(slot),
-        };
-        self.earlier += usize::from(outcome.more);
+        outcome.token = self.end(outcome.token as Slot);
         self.done.push_back(outcome);
     }
 
     /// Moves up to `most` outcomes to `to`. Returns their number.
     pub(super) fn take(&mut self, most: usize, to: &mut Vec<Outcome>) -> usize {
         let count = most.min(self.done.len());
-        for outcome in self.done.drain(..count) {
-            self.earlier -= usize::from(outcome.more);
-            to.push(outcome);
-        }
+        to.extend(self.done.drain(..count));
         count
     }
 
@@ -199,11 +196,8 @@ mod tests {
 
     use super::*;
 
-    fn outcome(slot: Slot, more: bool) -> Outcome {
-        let mut outcome =
-            sakia_driver::Request::Nop.refuse(slot.into(), std::io::ErrorKind::Other.into());
-        outcome.more = more;
-        outcome
+    fn outcome(slot: Slot) -> Outcome {
+        Request::Nop.refuse(slot.into(), io::ErrorKind::Other.into())
     }
 
     /// Random programs against a model that remembers all tickets.
@@ -235,14 +229,10 @@ mod tests {
                     *state = next;
                 }
                 3 if !live.is_empty() => {
-                    let more = below(3) == 0;
-                    let at = below(live.len());
-                    let (ticket, token, _) = live[at];
-                    table.push(outcome(ticket.slot, more));
+                    let (ticket, token, _) = live.swap_remove(below(live.len()));
+                    table.push(outcome(ticket.slot));
                     *tokens_due.entry(token).or_default() += 1;
-                    if !more {
-                        ended.push(live.swap_remove(at).0);
-                    }
+                    ended.push(ticket);
                 }
                 4 if !live.is_empty() => {
                     let (ticket, token, _) = live.swap_remove(below(live.len()));
