@@ -597,7 +597,8 @@ int32_t sakia_file_number(const struct sakia_file *file);
 // the program's from now on.
 //
 // Any thread. Errors, after which the reference is still the program's: `-EFAULT` `file` is null; `-EBUSY`
-// there is another reference, a loop or a queue has used the file, or it is lent or closed.
+// there is another reference, a loop or a queue that has used the file was not freed, or the file is lent or
+// closed.
 int32_t sakia_file_release(struct sakia_file *file);
 
 // Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.

@@ -172,7 +172,8 @@ pub unsafe extern "C" fn sakia_file_number(file: *const sakia_file) -> i32 {
 /// the program's from now on.
 ///
 /// Any thread. Errors, after which the reference is still the program's: `-EFAULT` `file` is null; `-EBUSY`
-/// there is another reference, a loop or a queue has used the file, or it is lent or closed.
+/// there is another reference, a loop or a queue that has used the file was not freed, or the file is lent or
+/// closed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn sakia_file_release(file: *mut sakia_file) -> i32 {
     guarded_int(|| {

@@ -5,6 +5,7 @@
 //! that does not build or run has the reason in its row. Copies are made by installed programs, and measured
 //! by Sakia's own experiment.
 
+mod c;
 mod copy;
 mod files;
 mod net;
@@ -86,6 +87,7 @@ struct Run {
 /// The build of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Build<'a> {
+    /// A package, or `c/NAME` for a program in C.
     package: &'a str,
     profile: &'a str,
     features: &'a [String],
@@ -96,6 +98,9 @@ struct Build<'a> {
 impl Build<'_> {
     /// Builds it; a failure does not affect the others.
     fn run(&self, folder: &Path) -> anyhow::Result<PathBuf> {
+        if let Some(name) = self.package.strip_prefix("c/") {
+            return c::build(folder, name);
+        }
         let mut command = cargo::command(folder);
         command.args(["build", "--locked", "--package", self.package, "--profile", self.profile]);
         if !self.features.is_empty() {

@@ -1,8 +1,7 @@
 //! `cargo xtask peers net` and `servers`: echo servers, and real ones, by the clock.
 //!
 //! The server is measured. The load is one program for all of them, which starts the server in a network
-//! namespace and on a processor of its own, if that is permitted.
-//! network namespace and on a processor of its own, where that is permitted.
+//! namespace and on a processor of its own, where that is permitted.
 
 use std::env;
 use std::fs;

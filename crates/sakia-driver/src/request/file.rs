@@ -255,8 +255,8 @@ impl FileHandle {
     /// Returns the descriptor.
     ///
     /// # Errors
-    /// The handle comes back: there is another clone, a loop or a queue has used the file, or the descriptor
-    /// is lent or closed.
+    /// The handle comes back: there is another clone, a loop or a queue that has used the file is still
+    /// there, or the descriptor is lent or closed.
     ///
     /// # Examples
     /// ```
@@ -290,9 +290,7 @@ impl FileHandle {
     pub fn take_owned(&mut self) -> Option<OwnedFd> {
         let state = Arc::get_mut(&mut self.inner)?.state.get_mut();
         let state = state.unwrap_or_else(PoisonError::into_inner);
-        if !state.users.is_empty() {
-            return None;
-        }
+        // A loop that knows the file is another user.
         match state.descriptor.take()?.try_into_owned() {
             Ok(fd) => Some(fd),
             Err(descriptor) => {

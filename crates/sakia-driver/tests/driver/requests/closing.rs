@@ -68,6 +68,14 @@ fn a_descriptor_in_use_stays_with_the_library() {
         assert_eq!(value(ring, read(&reader)).0, 2);
         perform(ring, Request::Close { file: reader.clone() }).result.unwrap();
         reader.into_owned().expect_err("it is closed");
+        // A loop that has ended uses it no more.
+        let (reader, mut writer) = pipe();
+        writer.write_all(b"x").unwrap();
+        let mut other = Loop::new().unwrap();
+        assert_eq!(value(&mut other, read(&reader)).0, 1);
+        let reader = reader.into_owned().expect_err("the other loop has it");
+        drop(other);
+        reader.into_owned().expect("no loop has it");
         let owner = Arc::new(std::io::pipe().unwrap().0);
         FileHandle::lent(Arc::clone(&owner)).into_owned().expect_err("it is the owner's");
     });

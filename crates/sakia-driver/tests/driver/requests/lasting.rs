@@ -230,6 +230,14 @@ fn a_hoarder_gets_all_bytes() {
         ring.give_back(Lent::from_bits(bits));
         ring.give_back(Lent::from_bits(bits));
         assert!(ring.bytes(&Lent::from_bits(bits)).is_empty());
+        // The next bytes have its place, and not its name.
+        far.write_all(b"new").unwrap();
+        let Value::Lent(lent) = next(ring).value else { panic!("bytes") };
+        assert_eq!(lent.to_bits() as u32, bits as u32);
+        ring.give_back(Lent::from_bits(bits));
+        assert!(ring.bytes(&Lent::from_bits(bits)).is_empty());
+        assert_eq!(ring.bytes(&lent), b"new");
+        ring.give_back(lent);
         drop(far);
         assert!(!next(ring).more);
     });

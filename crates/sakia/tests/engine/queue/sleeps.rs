@@ -1,5 +1,6 @@
 //! Threads that wait for a queue, wakes, and descriptors for foreign loops.
 
+use std::sync::Barrier;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use crate::support::{engine, on_each_backend};
 on_each_backend! {
     each_wake_ends_a_wait_that_would_have_no_end
     all_outcomes_reach_threads_that_sleep
+    a_thread_that_leaves_outcomes_wakes_the_next
     the_descriptor_tells_what_there_is
     a_wake_and_an_outcome_that_go_together_leave_nothing_to_read
     a_thread_of_the_engine_does_not_wait_for_itself
@@ -75,6 +77,36 @@ fn all_outcomes_reach_threads_that_sleep(builder: &Builder) {
         }
     });
     assert_eq!(queue.under_way(), 0);
+}
+
+/// Outcomes that come together wake one thread. It takes one of them, and is busy until another thread has
+/// taken the next.
+fn a_thread_that_leaves_outcomes_wakes_the_next(builder: &Builder) {
+    const ROUNDS: u64 = 100;
+    let queue = engine(&builder.clone().threads(1)).queue().unwrap();
+    let both = Barrier::new(3);
+    thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..ROUNDS {
+                    let mut outcomes = Vec::new();
+                    while queue.take(1, &mut outcomes) == 0 {
+                        queue.wait(None).unwrap();
+                    }
+                    both.wait();
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            thread::sleep(Duration::from_micros(200)); // both sleep by then, as a rule
+            let mut batch = queue.batch();
+            for token in 0..2 {
+                let _ = batch.add(Request::Nop, 2 * round + token).unwrap();
+            }
+            batch.submit();
+            both.wait();
+        }
+    });
 }
 
 fn the_descriptor_tells_what_there_is(builder: &Builder) {
