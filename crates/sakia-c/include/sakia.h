@@ -101,14 +101,15 @@
 // Nothing, by way of the queue.
 #define SAKIA_OP_NOP 0
 
-// Reads up to `len` bytes of `file` into `buf`, at `offset`. Value: the bytes.
+// Reads up to `len` bytes of `file` into `buf`, at `offset`. `-EINVAL`: no room. Value: the bytes; fewer than
+// asked for do not mean the end of the file, but 0 does.
 #define SAKIA_OP_READ 1
 
 // Writes `len` bytes of `buf` to `file`, at `offset`. Value: the bytes.
 #define SAKIA_OP_WRITE 2
 
 // Reads into several buffers: `buf` is a `const struct iovec *`, `len` their number, at most 1024; `flags`
-// are `RWF_*`. The array is copied. Value: the bytes.
+// are `RWF_*`. The array is copied. `-EINVAL`: none of them has room. Value: the bytes.
 #define SAKIA_OP_READV 3
 
 // Writes from several buffers, as `SAKIA_OP_READV`.
@@ -118,8 +119,9 @@
 // `RESOLVE_*` of `openat2(2)`. The result has the file.
 #define SAKIA_OP_OPEN 5
 
-// Cancels what is under way on `file`, on all loops, waits for that, and closes it. The handle stays, to be
-// given back by `sakia_file_unref`; its requests end with `-EBADF`.
+// Cancels what is under way on `file`, on all loops, waits for that, and closes it. A loop that has used the
+// file does its part in its next wait. The handle stays, to be given back by `sakia_file_unref`; its requests
+// end with `-EBADF`.
 #define SAKIA_OP_CLOSE 6
 
 // Makes the contents of `file` durable; with 1 in `flags` not all of its metadata.

@@ -29,20 +29,22 @@ pub const SAKIA_NO_PLAIN_CALLS: u32 = 4;
 
 /// Nothing, by way of the queue.
 pub const SAKIA_OP_NOP: u32 = 0;
-/// Reads up to `len` bytes of `file` into `buf`, at `offset`. Value: the bytes.
+/// Reads up to `len` bytes of `file` into `buf`, at `offset`. `-EINVAL`: no room. Value: the bytes; fewer than
+/// asked for do not mean the end of the file, but 0 does.
 pub const SAKIA_OP_READ: u32 = 1;
 /// Writes `len` bytes of `buf` to `file`, at `offset`. Value: the bytes.
 pub const SAKIA_OP_WRITE: u32 = 2;
 /// Reads into several buffers: `buf` is a `const struct iovec *`, `len` their number, at most 1024; `flags`
-/// are `RWF_*`. The array is copied. Value: the bytes.
+/// are `RWF_*`. The array is copied. `-EINVAL`: none of them has room. Value: the bytes.
 pub const SAKIA_OP_READV: u32 = 3;
 /// Writes from several buffers, as `SAKIA_OP_READV`.
 pub const SAKIA_OP_WRITEV: u32 = 4;
 /// Opens `path` below `file`, closed on exec: `flags` are `O_*`, `arg[0]` the mode, `offset2` the
 /// `RESOLVE_*` of `openat2(2)`. The result has the file.
 pub const SAKIA_OP_OPEN: u32 = 5;
-/// Cancels what is under way on `file`, on all loops, waits for that, and closes it. The handle stays, to be
-/// given back by `sakia_file_unref`; its requests end with `-EBADF`.
+/// Cancels what is under way on `file`, on all loops, waits for that, and closes it. A loop that has used the
+/// file does its part in its next wait. The handle stays, to be given back by `sakia_file_unref`; its requests
+/// end with `-EBADF`.
 pub const SAKIA_OP_CLOSE: u32 = 6;
 /// Makes the contents of `file` durable; with 1 in `flags` not all of its metadata.
 pub const SAKIA_OP_SYNC: u32 = 7;

@@ -6,6 +6,7 @@ mod checked;
 mod installation;
 mod older;
 
+use std::env;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -29,8 +30,9 @@ fn programs_are_built_and_run() {
     let cpp = Build { compiler: "c++", flags: &["-std=c++17", "-x", "c++"], ..C };
     for how in [C, cpp, Build { is_static: true, ..C }] {
         let build = |source: &str| installed.build(source, how);
-        let [hostile, operations, queue, tree] = ["hostile", "operations", "queue", "tree"]
-            .map(|test| build(&format!("tests/{test}.c")));
+        let [hostile, operations, queue, random, tree] =
+            ["hostile", "operations", "queue", "random", "tree"]
+                .map(|test| build(&format!("tests/{test}.c")));
         let copy = build("examples/tree_copy.c");
         let sums = ["examples/file_sum.c", "examples/queue_sum.c"].map(build);
         let in_loops = in_other_loops(&installed, how);
@@ -45,6 +47,12 @@ fn programs_are_built_and_run() {
             assert_eq!(text_of(&mut on_it(&operations)), "operations: ok\n");
             let path = installed.path("file_of_queue");
             assert_eq!(text_of(on_it(&queue).arg(path)), "queue: ok\n");
+            let path = installed.path("random");
+            fs::create_dir(&path).expect("a directory");
+            let programs = env::var("SAKIA_TEST_C_PROGRAMS").unwrap_or("40".into());
+            let ends = text_of(on_it(&random).args([&path, "0", &programs]));
+            assert_eq!(ends, "random: ok\n");
+            fs::remove_dir(&path).expect("it is empty");
             let path = installed.path("trees");
             assert_eq!(text_of(on_it(&tree).arg(path)), "tree: ok\n");
             a_tree_is_copied(&installed, on_it(&copy));
