@@ -104,6 +104,11 @@ let blit_of_string string string_pos it pos len =
   check "Sakia.Buf.blit_of_string" it pos len (String.length string) string_pos;
   blit_of (Bytes.unsafe_of_string string) string_pos it.memory pos len
 
+let copy it pos other other_pos len =
+  check "Sakia.Buf.copy" it pos len (length other) other_pos;
+  if len > 0 then
+    Bigarray.Array1.blit (Bigarray.Array1.sub it.memory pos len) (Bigarray.Array1.sub other.memory other_pos len)
+
 let sub_string it pos len =
   check "Sakia.Buf.sub_string" it pos len len 0;
   let bytes = Bytes.create len in

@@ -44,15 +44,21 @@ val blit_of_bytes : bytes -> int -> t -> int -> int -> unit
 (** As {!blit_of_bytes}. *)
 val blit_of_string : string -> int -> t -> int -> int -> unit
 
+(** [copy buf pos buf' pos' len].
+    @raise Invalid_argument out of bounds. *)
+val copy : t -> int -> t -> int -> int -> unit
+
 (** [sub_string buf pos len].
     @raise Invalid_argument out of bounds. *)
 val sub_string : t -> int -> int -> string
+
+(** Tells that a request uses the buffer. Only for buffers of a pool. *)
+val is_used : t -> bool
 
 (**/**)
 
 (** Memory that no program can reach by another name. *)
 val own : int -> t
 
-val is_used : t -> bool
 val lend : t -> unit
 val return : t -> unit

@@ -25,6 +25,9 @@ type mode = Automatic | Ring | Poll
 type ticket = int
 
 let token_bits = 24
+
+(* No request has this ticket. *)
+let done_ = -1
 let no_entry : 'a. unit -> 'a entry = fun () -> Obj.magic 0
 let fail error operation = Raw.fail error operation ""
 
@@ -112,7 +115,9 @@ let submit it request datum =
     release it token;
     Raw.fail result (Request.name request) (Request.what request)
   end;
-  (it.uses.(token) lsl token_bits) lor token
+  if result = 0 then done_ else (it.uses.(token) lsl token_bits) lor token
+
+let is_done ticket = ticket = done_
 
 let cancel it ticket =
   mine it "cancel";

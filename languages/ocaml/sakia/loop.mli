@@ -32,6 +32,9 @@ type ticket
     @raise Invalid_argument a buffer was given back. *)
 val submit : 'a t -> Request.t -> 'a -> ticket
 
+(** Tells that the submission has done the request: its last result is there for {!take}. *)
+val is_done : ticket -> bool
+
 (** Asks for the end of a request. Its result comes in any case: a value if it was quicker, else [-ECANCELED]. Nothing for
     a request that has ended. *)
 val cancel : 'a t -> ticket -> unit

@@ -260,3 +260,4 @@ let address buf len : Unix.sockaddr =
   Raw.check_object "address" "" (Raw.address_decode (Buf.memory buf) 0 len)
 
 let by_number fd it = { it with file = none; fd = Raw.fd_of fd }
+let poll_number fd ~events = { (plain "poll" 24 none "") with flags = events; fd = Raw.fd_of fd }

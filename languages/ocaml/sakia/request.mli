@@ -153,6 +153,9 @@ val address : Buf.t -> int -> Unix.sockaddr
 
 val nop : t
 
+(** {!poll} of an open descriptor, as {!by_number}. *)
+val poll_number : Unix.file_descr -> events:int -> t
+
 (** The same request on the open descriptor, of which the library remembers nothing. It must stay open, and the same
     file, until the last result was taken. Not for {!close}. *)
 val by_number : Unix.file_descr -> t -> t
