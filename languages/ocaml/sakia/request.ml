@@ -142,7 +142,10 @@ let readv ?(flags = 0) file pieces ~offset = vector "readv" 3 file pieces offset
 let writev ?(flags = 0) file pieces ~offset = vector "writev" 4 file pieces offset flags
 
 let open_ ?dir ?(resolve = 0) path ~flags ~perm =
-  { (of_path "open" 5 dir path { rest with arg0 = perm; offset2 = resolve }) with flags }
+  (* As open(2), which ignores the mode unless it makes a file; openat2(2) refuses it. *)
+  let makes = flags land (Flags.o_creat lor (Flags.o_tmpfile land lnot Flags.o_directory)) <> 0 in
+  let arg0 = if makes then perm land 0o7777 else 0 in
+  { (of_path "open" 5 dir path { rest with arg0; offset2 = resolve }) with flags }
 
 let close file = of_file "close" 6 file
 let sync ?(data = false) file = { (of_file (if data then "fdatasync" else "fsync") 7 file) with flags = Bool.to_int data }
