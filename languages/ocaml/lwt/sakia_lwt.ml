@@ -298,7 +298,8 @@ let plain value =
   if !plain_calls < plain_calls_max then Lwt.return value
   else begin
     plain_calls := 0;
-    Lwt.pause () >|= fun () -> value
+    (* It is done: a cancellation comes too late. *)
+    Lwt.no_cancel (Lwt.pause () >|= fun () -> value)
   end
 
 let guard f = try f () with (Unix.Unix_error _ | Invalid_argument _) as error -> Lwt.fail error

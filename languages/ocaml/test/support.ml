@@ -73,9 +73,10 @@ let run name f =
   Printf.printf "%.1f s\n%!" (Unix.gettimeofday () -. before)
 
 (* All descriptors are closed at the end of a test, and no request is under way. *)
-let run_closed name f =
+let run_closed ?(settle = ignore) name f =
   run name (fun () ->
       Gc.full_major ();
+      settle ();
       let before = descriptors () in
       f ();
       (* Handles are given back by finalizers, the first of them those of what refers to others. *)
@@ -86,9 +87,10 @@ let run_closed name f =
         let found = descriptors () in
         if List.length found > List.length before && tries > 0 then begin
           Unix.sleepf 0.01;
+          settle ();
           after (tries - 1)
         end
         else found
       in
       let after = after 1000 in
-      equal_int (Printf.sprintf "open descriptors (%s)" (String.concat ", " after)) (List.length before) (List.length after))
+      check (Printf.sprintf "as many descriptors as before (%s)" (String.concat ", " after)) (List.length after <= List.length before))
