@@ -1,0 +1,28 @@
+open Eio.Std
+
+let env =
+  let standard fd = Flow.of_fd fd in
+  let stdin = lazy (standard Eio_unix.Fd.stdin) in
+  ignore stdin;
+  object (_ : Eio_unix.Stdenv.base)
+    method stdin = (standard Eio_unix.Fd.stdin :> Eio_unix.source_ty r)
+    method stdout = (standard Eio_unix.Fd.stdout :> Eio_unix.sink_ty r)
+    method stderr = (standard Eio_unix.Fd.stderr :> Eio_unix.sink_ty r)
+    method debug = Eio.Private.Debug.v
+    method clock = Time.clock
+    method mono_clock = Time.mono_clock
+    method net = Net.v
+    method process_mgr = Process.manager
+    method domain_mgr = Domains.manager
+    method cwd = (Fs.cwd :> Eio.Fs.dir_ty Eio.Path.t)
+    method fs = (Fs.fs :> Eio.Fs.dir_ty Eio.Path.t)
+    method secure_random = Flow.secure_random
+    method backend_id = "sakia"
+  end
+
+let run main =
+  (* A write to a closed connection is an error of the write. *)
+  Sys.(set_signal sigpipe Signal_ignore);
+  Domains.run_loop main env
+
+let why_no_ring () = (Sched.get ()).why_no_ring

@@ -1,0 +1,222 @@
+open Eio.Std
+module Fd = Eio_unix.Fd
+
+type kind = Unknown | Regular | Socket | Character | Other
+
+type t = {
+  fd : Fd.t;
+  mutable kind : kind;
+  mutable is_hot : bool; (* a plain receive found bytes the last time, or they filled the memory *)
+}
+
+let make fd = { fd; kind = Unknown; is_hot = true }
+
+let kind t number =
+  match t.kind with
+  | Unknown ->
+    let kind =
+      match Raw.kind number with
+      | 8 -> Regular
+      | 12 -> Socket
+      | 2 -> Character
+      | _ -> Other
+    in
+    t.kind <- kind;
+    kind
+  | kind -> kind
+
+(* Runs with the descriptor's number. A device may always be ready, so others go first. *)
+let use op t f =
+  Fd.use_exn op t.fd @@ fun fd ->
+  let number = Raw.number fd in
+  let kind = kind t number in
+  if kind = Character then Sched.pass ();
+  f number kind
+
+let end_of_file count = if count = 0 then raise End_of_file else count
+
+let received t buf value =
+  t.is_hot <- value = Cstruct.length buf;
+  value
+
+let receive t number (buf : Cstruct.t) =
+  let wait () = received t buf (Io.receive number buf) in
+  if t.is_hot && buf.len <= Io.small then (
+    let s = Sched.get () in
+    Sched.before_call s;
+    match Raw.try_receive number buf.buffer buf.off buf.len with
+    | value when value = Raw.eagain || value = Raw.eintr -> wait ()
+    | value -> value)
+  else wait ()
+
+let read t buf =
+  use "read" t @@ fun number kind ->
+  let value = if kind = Socket then receive t number buf else Io.read number buf ~at:Io.here in
+  Io.checked "read" "" value
+
+let first_parts bufs = if List.compare_length_with bufs 1024 <= 0 then bufs else List.filteri (fun i _ -> i < 1024) bufs
+
+let write t bufs =
+  use "write" t @@ fun number kind ->
+  Io.checked "write" ""
+    (match bufs with
+     | [ buf ] when kind = Socket -> Io.send number buf
+     | bufs -> Io.write_parts number (first_parts bufs) ~at:Io.here)
+
+let rec write_all t (buf : Cstruct.t) =
+  let count = write t [ buf ] in
+  if count < buf.len then write_all t (Cstruct.shift buf count)
+
+let seek t offset whence =
+  Fd.use_exn "lseek" t.fd @@ fun fd ->
+  let whence =
+    match whence with
+    | `Set -> Unix.SEEK_SET
+    | `Cur -> Unix.SEEK_CUR
+    | `End -> Unix.SEEK_END
+  in
+  Err.run (fun () -> Unix.LargeFile.lseek fd offset whence) ()
+
+(* What one request copies at most: a cancellation is heeded after it. *)
+let piece = 1 lsl 30
+
+(* Copies what [src] has after its position, within the kernel, as far as it can: files may be none for that. *)
+let copy_within_kernel src dst =
+  let position t = Int64.to_int (seek t 0L `Cur) in
+  let set t at = ignore (seek t (Int64.of_int at) `Set : int64) in
+  let from_offset = position src and into_offset = position dst in
+  let copied = ref 0 in
+  let rec copy () =
+    let value =
+      use "copy" src @@ fun from _ ->
+      use "copy" dst @@ fun into _ ->
+      Io.copy_range ~from ~from_offset:(from_offset + !copied) ~into ~into_offset:(into_offset + !copied) ~len:piece
+    in
+    if value > 0 then (
+      copied := !copied + value;
+      copy ())
+  in
+  Fun.protect copy ~finally:(fun () ->
+      if !copied > 0 then (
+        set src (from_offset + !copied);
+        set dst (into_offset + !copied)))
+
+(* Copies by way of memory, until the source ends. Between regular files only what fits into it: a larger rest is left
+   to the kernel. *)
+let copy_flow src dst =
+  let s = Sched.get () in
+  Pools.use s.pools.blocks @@ fun memory ->
+  let buf = Cstruct.of_bigarray memory in
+  let rec plain ~may_leave =
+    match read src buf with
+    | 0 -> ()
+    | count ->
+      write_all dst (Cstruct.sub buf 0 count);
+      if count = buf.len && may_leave then copy_within_kernel src dst;
+      plain ~may_leave:false
+  in
+  let is_file t = Fd.use t.fd ~if_closed:(fun () -> false) (fun fd -> kind t (Raw.number fd) = Regular) in
+  plain ~may_leave:(is_file src && is_file dst)
+
+module Impl = struct
+  type nonrec t = t
+  type tag = [ `Generic | `Unix ]
+
+  let fd t = t.fd
+  let close t = Fd.close t.fd
+  let read_methods = []
+  let single_read t buf = end_of_file (read t buf)
+  let single_write t bufs = write t bufs
+
+  let pread t ~file_offset bufs =
+    use "pread" t @@ fun number _ ->
+    Io.read_parts number (first_parts bufs) ~at:(Optint.Int63.to_int file_offset)
+    |> Io.checked "pread" "" |> end_of_file
+
+  let pwrite t ~file_offset bufs =
+    use "pwrite" t @@ fun number _ ->
+    Io.write_parts number (first_parts bufs) ~at:(Optint.Int63.to_int file_offset) |> Io.checked "pwrite" ""
+
+  let stat t = use "fstat" t @@ fun number _ -> Io.fstat number
+  let seek t offset whence = Optint.Int63.of_int64 (seek t (Optint.Int63.to_int64 offset) whence)
+  let sync t = use "fsync" t @@ fun number _ -> Io.sync number
+  let truncate t len = use "ftruncate" t @@ fun number _ -> Io.truncate number (Optint.Int63.to_int len)
+
+  let copy_from (type src) (module Src : Eio.Flow.Pi.SOURCE with type t = src) (src : src) t =
+    let s = Sched.get () in
+    let rec by_methods : src Eio.Flow.read_method list -> unit = function
+      | Eio.Flow.Read_source_buffer read :: _ ->
+        while true do
+          read src (single_write t)
+        done
+      | _ :: rest -> by_methods rest
+      | [] ->
+        Pools.use s.pools.blocks @@ fun memory ->
+        let buf = Cstruct.of_bigarray memory in
+        while true do
+          write_all t (Cstruct.sub buf 0 (Src.single_read src buf))
+        done
+    in
+    try by_methods Src.read_methods with End_of_file -> ()
+
+  type (_, _, _) Eio.Resource.pi += Flow : ('t, 't -> t, [> `Unix_fd ]) Eio.Resource.pi
+
+  let copy t ~src:(Eio.Resource.T (src, ops)) =
+    match Eio.Resource.get_opt ops Flow with
+    | Some flow -> copy_flow (flow src) t
+    | None -> copy_from (Eio.Resource.get ops Eio.Flow.Pi.Source) src t
+
+  let shutdown t command =
+    let command =
+      match command with
+      | `Receive -> Unix.SHUTDOWN_RECEIVE
+      | `Send -> Unix.SHUTDOWN_SEND
+      | `All -> Unix.SHUTDOWN_ALL
+    in
+    Fd.use_exn "shutdown" t.fd @@ fun fd ->
+    try Err.run (Unix.shutdown fd) command with
+    | Eio.Io (Eio.Exn.X (Eio_unix.Unix_error (Unix.ENOTCONN, _, _)), _) -> ()
+
+  let send_msg t ~fds bufs =
+    use "send_msg" t @@ fun number _ ->
+    Fd.use_exn_list "send_msg" fds @@ fun fds ->
+    Io.plainly "send_msg" number Raw.pollout (fun () ->
+        Raw.try_send_message number fds None (first_parts bufs))
+    |> Io.checked "send_msg" ""
+
+  let recv_msg_with_fds t ~sw ~max_fds bufs =
+    use "recv_msg" t @@ fun number _ ->
+    let fds = ref [] in
+    let count =
+      Io.plainly "recv_msg" number Raw.pollin (fun () ->
+          let count, _, received = Raw.try_receive_message number max_fds (first_parts bufs) in
+          fds := received;
+          count)
+      |> Io.checked "recv_msg" ""
+    in
+    (count, Fd.of_unix_list ~sw !fds)
+
+  let setsockopt t opt v = Eio_unix.Private.setsockopt t.fd opt v
+  let getsockopt t opt = Eio_unix.Private.getsockopt t.fd opt
+end
+
+let handler =
+  Eio.Resource.handler
+    (Eio.Resource.H (Impl.Flow, Fun.id) :: Eio.Resource.bindings (Eio_unix.Pi.flow_handler (module Impl)))
+
+let of_fd fd =
+  let r = Eio.Resource.T (make fd, handler) in
+  (r : [ `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r
+    :> [< `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r)
+
+module Secure_random = struct
+  type t = unit
+
+  let read_methods = []
+
+  let single_read () (buf : Cstruct.t) =
+    Raw.random buf.buffer buf.off buf.len;
+    buf.len
+end
+
+let secure_random = Eio.Resource.T ((), Eio.Flow.Pi.source (module Secure_random))

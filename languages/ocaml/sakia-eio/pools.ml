@@ -1,0 +1,39 @@
+(* Memory for requests of one domain. A fiber gives it back after its request's result, so no request uses it. *)
+
+type pool = { size : int; mutable free : Cstruct.buffer list; mutable count : int }
+
+type t = {
+  stats : pool; (* of `struct statx` *)
+  names : pool; (* of targets of links *)
+  blocks : pool; (* of copies *)
+  entries : pool; (* of directories *)
+}
+
+let kept_max = 16
+let pool size = { size; free = []; count = 0 }
+let block = 32 lsl 10
+
+let create () =
+  { stats = pool 256; names = pool 4096; blocks = pool block; entries = pool (64 lsl 10) }
+
+let take pool =
+  match pool.free with
+  | [] -> Bigarray.(Array1.create char c_layout pool.size)
+  | it :: free ->
+    pool.free <- free;
+    pool.count <- pool.count - 1;
+    it
+
+let give pool it =
+  if pool.count < kept_max then (
+    pool.free <- it :: pool.free;
+    pool.count <- pool.count + 1)
+
+let use pool f =
+  let it = take pool in
+  match f it with
+  | x -> give pool it; x
+  | exception ex ->
+    let bt = Printexc.get_raw_backtrace () in
+    give pool it;
+    Printexc.raise_with_backtrace ex bt

@@ -1,0 +1,897 @@
+/* Calls of libsakia for the scheduler of one domain.
+ *
+ * A loop is used on its domain's thread. Its block is freed by `eio_sakia_stop` alone: a finalizer may run on any
+ * domain, and frees no loop.
+ *
+ * A submission answers with the request's result if that is there, else with PENDING. Files are numbers here, since
+ * eio's `Fd` owns numbers; it keeps each open until the request's result was taken.
+ */
+#define _GNU_SOURCE
+#define CAML_NAME_SPACE
+#include <caml/alloc.h>
+#include <caml/bigarray.h>
+#include <caml/custom.h>
+#include <caml/fail.h>
+#include <caml/memory.h>
+#include <caml/mlvalues.h>
+#include <caml/signals.h>
+#include <caml/socketaddr.h>
+#include <caml/unixsupport.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <pthread.h>
+#include <sakia.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "eio_unix_stubs.h"
+#include "fork_action.h"
+
+/* Answers of a submission that are no results: neither bytes nor an error number has these values. */
+#define PENDING (-100000)
+#define FULL (-100001)
+
+#define RESULTS 64
+#define PARTS 1024
+
+/* More bytes are moved with the runtime lock released: it holds up the collectors of all domains. */
+#define LOCKED_BYTES (32 << 10)
+
+struct eio_loop {
+    sakia_loop *loop;
+    /* The ticket of the request with a token; the scheduler's tokens are small. */
+    uint64_t *tickets;
+    size_t capacity;
+    /* Results of earlier requests that a submission brought. */
+    sakia_result *early;
+    size_t early_count, early_room;
+    sakia_result results[RESULTS];
+    sigset_t all;
+};
+
+#define Loop(v) (*(struct eio_loop **) Data_custom_val(v))
+#define Waker(v) (*(sakia_waker **) Data_custom_val(v))
+
+static struct custom_operations loop_operations = {
+    "sakia.eio.loop",          custom_finalize_default,  custom_compare_default,    custom_hash_default,
+    custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
+};
+
+static void waker_finalize(value v) {
+    sakia_waker_free(Waker(v));
+}
+
+static struct custom_operations waker_operations = {
+    "sakia.eio.waker",         waker_finalize,           custom_compare_default,    custom_hash_default,
+    custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
+};
+
+static void fail_with(int64_t error, const char *call) {
+    caml_unix_error((int) -error, call, caml_copy_string(sakia_last_error()));
+}
+
+/* ---- The loop ---- */
+
+CAMLprim value eio_sakia_loop(value unit) {
+    CAMLparam1(unit);
+    CAMLlocal1(result);
+    sakia_loop_options options = SAKIA_LOOP_OPTIONS;
+    struct eio_loop *it = calloc(1, sizeof *it);
+
+    if (it == NULL)
+        caml_raise_out_of_memory();
+    options.under_way_max = 1 << 20;
+    int error = sakia_loop_new(&options, &it->loop);
+    if (error < 0) {
+        free(it);
+        fail_with(error, "sakia_loop_new");
+    }
+    sigfillset(&it->all);
+    /* Signals that the machine raises in a thread cannot wait. */
+    sigdelset(&it->all, SIGSEGV);
+    sigdelset(&it->all, SIGBUS);
+    sigdelset(&it->all, SIGFPE);
+    sigdelset(&it->all, SIGILL);
+    result = caml_alloc_custom(&loop_operations, sizeof(struct eio_loop *), 0, 1);
+    Loop(result) = it;
+    CAMLreturn(result);
+}
+
+CAMLprim value eio_sakia_waker(value loop) {
+    CAMLparam1(loop);
+    CAMLlocal1(result);
+    sakia_waker *waker;
+    int error = sakia_loop_waker(Loop(loop)->loop, &waker);
+
+    if (error < 0)
+        fail_with(error, "sakia_loop_waker");
+    result = caml_alloc_custom(&waker_operations, sizeof(sakia_waker *), 0, 1);
+    Waker(result) = waker;
+    CAMLreturn(result);
+}
+
+CAMLprim value eio_sakia_wake(value waker) {
+    sakia_waker_wake(Waker(waker));
+    return Val_unit;
+}
+
+/* Its answer is empty if there is a ring. */
+CAMLprim value eio_sakia_why_no_ring(value loop) {
+    const char *why = sakia_why_no_ring(Loop(loop)->loop);
+    return caml_copy_string(why == NULL ? "" : why);
+}
+
+/* Returns a number for a result's file, which is the program's to close. */
+static int64_t number_of(sakia_file *file) {
+    int number = fcntl(sakia_file_number(file), F_DUPFD_CLOEXEC, 0);
+    int error = errno;
+
+    sakia_file_unref(file);
+    return number < 0 ? -error : number;
+}
+
+static int64_t value_of(const sakia_result *result) {
+    return result->file != NULL ? number_of(result->file) : result->value;
+}
+
+/* Writes tokens and values to the scheduler's memory, 16 bytes each. */
+static value tell(unsigned char *to, const sakia_result *results, int64_t count) {
+    for (int64_t i = 0; i < count; i++) {
+        int64_t token = (int64_t) results[i].token, value = value_of(&results[i]);
+        memcpy(to + 16 * i, &token, 8);
+        memcpy(to + 16 * i + 8, &value, 8);
+    }
+    return Val_long(count);
+}
+
+static value tell_early(struct eio_loop *it, value to) {
+    size_t count = it->early_count < RESULTS ? it->early_count : RESULTS;
+
+    it->early_count -= count;
+    return tell(Bytes_val(to), it->early + it->early_count, (int64_t) count);
+}
+
+/* Stores what is there, without a system call. */
+CAMLprim value eio_sakia_take(value loop, value to) {
+    struct eio_loop *it = Loop(loop);
+
+    if (it->early_count > 0)
+        return tell_early(it, to);
+    int64_t count = sakia_loop_take(it->loop, it->results, RESULTS);
+    return tell(Bytes_val(to), it->results, count < 0 ? 0 : count);
+}
+
+/* Submits and waits, with the runtime lock released. While it sleeps, and only then, signals reach the thread, so that
+ * none comes between the runtime's look at what its handlers noted and the sleep. */
+CAMLprim value eio_sakia_wait(value loop, value to, value v_timeout) {
+    CAMLparam2(loop, to);
+    struct eio_loop *it = Loop(loop);
+    int64_t timeout = Long_val(v_timeout), count;
+
+    if (it->early_count > 0)
+        CAMLreturn(tell_early(it, to));
+    if (timeout == 0) {
+        caml_enter_blocking_section_no_pending();
+        count = sakia_loop_wait(it->loop, it->results, RESULTS, 0);
+        caml_leave_blocking_section();
+    } else {
+        sigset_t old;
+        pthread_sigmask(SIG_BLOCK, &it->all, &old);
+        if (caml_check_pending_actions()) {
+            pthread_sigmask(SIG_SETMASK, &old, NULL);
+            CAMLreturn(Val_long(0));
+        }
+        caml_enter_blocking_section_no_pending();
+        count = sakia_loop_wait_masked(it->loop, it->results, RESULTS, timeout, &old);
+        caml_leave_blocking_section();
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
+    }
+    if (count < 0)
+        fail_with(count, "sakia_loop_wait");
+    CAMLreturn(tell(Bytes_val(to), it->results, count));
+}
+
+CAMLprim value eio_sakia_cancel(value loop, intnat token) {
+    struct eio_loop *it = Loop(loop);
+    /* A result that is there wins. */
+    if (it->tickets[token] != 0)
+        sakia_loop_cancel(it->loop, it->tickets[token]);
+    return Val_unit;
+}
+
+CAMLprim value eio_sakia_cancel_byte(value loop, value token) {
+    return eio_sakia_cancel(loop, Long_val(token));
+}
+
+CAMLprim value eio_sakia_under_way(value loop) {
+    return Val_long(sakia_loop_under_way(Loop(loop)->loop));
+}
+
+/* Ends and frees the loop, and returns the tokens of requests that did not end: the kernel may use their memory for
+ * ever. */
+CAMLprim value eio_sakia_stop(value loop, value v_limit) {
+    CAMLparam1(loop);
+    CAMLlocal1(result);
+    struct eio_loop *it = Loop(loop);
+    int64_t limit = Long_val(v_limit), count, left;
+    size_t room = 0;
+    uint64_t *leaked = NULL;
+
+    caml_enter_blocking_section();
+    left = sakia_loop_stop(it->loop, limit, NULL, 0);
+    if (left > 0 && (leaked = calloc((size_t) left, sizeof *leaked)) != NULL) {
+        room = (size_t) left;
+        left = sakia_loop_stop(it->loop, 0, leaked, room);
+        if (left >= 0 && (size_t) left < room)
+            room = (size_t) left;
+    }
+    for (size_t i = 0; i < it->early_count; i++)
+        sakia_file_unref(it->early[i].file);
+    while ((count = sakia_loop_take(it->loop, it->results, RESULTS)) > 0)
+        for (int64_t i = 0; i < count; i++)
+            sakia_file_unref(it->results[i].file);
+    sakia_loop_free(it->loop);
+    caml_leave_blocking_section();
+    result = caml_alloc(room, 0);
+    for (size_t i = 0; i < room; i++)
+        Store_field(result, i, Val_long(leaked[i]));
+    free(leaked);
+    free(it->early);
+    free(it->tickets);
+    free(it);
+    Loop(loop) = NULL;
+    CAMLreturn(result);
+}
+
+/* ---- Submissions ---- */
+
+static bool has_room(struct eio_loop *it, size_t token) {
+    if (token < it->capacity)
+        return true;
+    size_t capacity = it->capacity == 0 ? 64 : it->capacity;
+    while (capacity <= token)
+        capacity *= 2;
+    uint64_t *tickets = realloc(it->tickets, capacity * sizeof *tickets);
+    if (tickets == NULL)
+        return false;
+    it->tickets = tickets;
+    it->capacity = capacity;
+    return true;
+}
+
+/* Keeps the result of another request for the next look. */
+static bool keep_early(struct eio_loop *it, const sakia_result *result) {
+    if (it->early_count == it->early_room) {
+        size_t room = it->early_room == 0 ? 16 : 2 * it->early_room;
+        sakia_result *early = realloc(it->early, room * sizeof *early);
+        if (early == NULL)
+            return false;
+        it->early = early;
+        it->early_room = room;
+    }
+    it->early[it->early_count++] = *result;
+    return true;
+}
+
+static int64_t submit(struct eio_loop *it, sakia_request *request, int64_t token) {
+    sakia_result result;
+    size_t done = 0;
+
+    if (!has_room(it, (size_t) token))
+        return -ENOMEM;
+    request->token = (uint64_t) token;
+    int64_t count = sakia_loop_submit(it->loop, request, 1, &result, &done);
+    if (count < 0)
+        return count == -EAGAIN ? FULL : count;
+    it->tickets[token] = request->ticket;
+    if (done == 0)
+        return PENDING;
+    if (result.token == (uint64_t) token)
+        return value_of(&result);
+    /* It was that of an earlier one; this one's comes by a look. */
+    if (!keep_early(it, &result))
+        abort();
+    return PENDING;
+}
+
+/* Names the file; a negative number is the working directory. */
+static void on(sakia_request *request, int64_t fd) {
+    if (fd >= 0) {
+        request->options |= SAKIA_BY_FD;
+        request->fd = (int32_t) fd;
+    }
+}
+
+static void on2(sakia_request *request, int64_t fd) {
+    if (fd >= 0) {
+        request->options |= SAKIA_BY_FD2;
+        request->fd2 = (int32_t) fd;
+    }
+}
+
+static sakia_request moving(int64_t op, int64_t fd, value buffer, int64_t from, int64_t len, int64_t offset) {
+    sakia_request request = {0};
+
+    request.op = (uint32_t) op;
+    on(&request, fd);
+    request.buf = (char *) Caml_ba_data_val(buffer) + from;
+    request.len = (size_t) len;
+    /* Sends and receives have no offset. */
+    if (op < SAKIA_OP_SEND)
+        request.offset = offset < 0 ? SAKIA_CURRENT_POSITION : (uint64_t) offset;
+    return request;
+}
+
+/* Reads, writes, sends or receives up to 32 KiB. */
+intnat eio_sakia_move(value loop, intnat op, intnat fd, value buffer, intnat from, intnat len, intnat offset,
+                      intnat token) {
+    sakia_request request = moving(op, fd, buffer, from, len, offset);
+    return submit(Loop(loop), &request, token);
+}
+
+CAMLprim value eio_sakia_move_byte(value *v, int count) {
+    (void) count;
+    return Val_long(eio_sakia_move(v[0], Long_val(v[1]), Long_val(v[2]), v[3], Long_val(v[4]), Long_val(v[5]),
+                                   Long_val(v[6]), Long_val(v[7])));
+}
+
+/* The same for more bytes, with the runtime lock released. */
+CAMLprim value eio_sakia_move_much(value loop, value op, value fd, value buffer, value from, value len, value offset,
+                                   value token) {
+    CAMLparam2(loop, buffer);
+    struct eio_loop *it = Loop(loop);
+    sakia_request request =
+        moving(Long_val(op), Long_val(fd), buffer, Long_val(from), Long_val(len), Long_val(offset));
+
+    caml_enter_blocking_section_no_pending();
+    int64_t result = submit(it, &request, Long_val(token));
+    caml_leave_blocking_section();
+    CAMLreturn(Val_long(result));
+}
+
+CAMLprim value eio_sakia_move_much_byte(value *v, int count) {
+    (void) count;
+    return eio_sakia_move_much(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]);
+}
+
+/* Fills in the parts of a list of `Cstruct.t`, at most PARTS, and returns their number. */
+static size_t parts_of(value list, struct iovec *parts, size_t *bytes) {
+    size_t count = 0;
+
+    *bytes = 0;
+    for (; Is_block(list) && count < PARTS; list = Field(list, 1)) {
+        value part = Field(list, 0);
+        parts[count].iov_base = (char *) Caml_ba_data_val(Field(part, 0)) + Long_val(Field(part, 1));
+        parts[count].iov_len = (size_t) Long_val(Field(part, 2));
+        *bytes += parts[count].iov_len;
+        count++;
+    }
+    return count;
+}
+
+/* Reads into or writes from several buffers. */
+CAMLprim value eio_sakia_move_parts(value loop, value op, value fd, value list, value offset, value token) {
+    CAMLparam2(loop, list);
+    struct eio_loop *it = Loop(loop);
+    struct iovec parts[PARTS];
+    size_t bytes;
+    sakia_request request = {0};
+    int64_t at = Long_val(offset), result;
+
+    request.op = (uint32_t) Long_val(op);
+    on(&request, Long_val(fd));
+    request.buf = parts;
+    request.len = parts_of(list, parts, &bytes);
+    request.offset = at < 0 ? SAKIA_CURRENT_POSITION : (uint64_t) at;
+    if (bytes <= LOCKED_BYTES) {
+        result = submit(it, &request, Long_val(token));
+    } else {
+        caml_enter_blocking_section_no_pending();
+        result = submit(it, &request, Long_val(token));
+        caml_leave_blocking_section();
+    }
+    CAMLreturn(Val_long(result));
+}
+
+CAMLprim value eio_sakia_move_parts_byte(value *v, int count) {
+    (void) count;
+    return eio_sakia_move_parts(v[0], v[1], v[2], v[3], v[4], v[5]);
+}
+
+/* An operation on a file, without memory. */
+intnat eio_sakia_file(value loop, intnat op, intnat fd, intnat flags, intnat offset, intnat token) {
+    sakia_request request = {0};
+
+    request.op = (uint32_t) op;
+    on(&request, fd);
+    request.flags = (uint32_t) flags;
+    request.offset = (uint64_t) offset;
+    return submit(Loop(loop), &request, token);
+}
+
+CAMLprim value eio_sakia_file_byte(value *v, int count) {
+    (void) count;
+    return Val_long(eio_sakia_file(v[0], Long_val(v[1]), Long_val(v[2]), Long_val(v[3]), Long_val(v[4]),
+                                   Long_val(v[5])));
+}
+
+/* An operation on a name; the path is copied by the submission. */
+intnat eio_sakia_name(value loop, intnat op, intnat fd, value path, intnat flags, intnat arg0, intnat arg1,
+                      intnat offset2, intnat token) {
+    sakia_request request = {0};
+
+    request.op = (uint32_t) op;
+    on(&request, fd);
+    request.path = String_val(path);
+    request.flags = (uint32_t) flags;
+    request.arg[0] = (uint32_t) arg0;
+    request.arg[1] = (uint32_t) arg1;
+    request.offset2 = (uint64_t) offset2;
+    return submit(Loop(loop), &request, token);
+}
+
+CAMLprim value eio_sakia_name_byte(value *v, int count) {
+    (void) count;
+    return Val_long(eio_sakia_name(v[0], Long_val(v[1]), Long_val(v[2]), v[3], Long_val(v[4]), Long_val(v[5]),
+                                   Long_val(v[6]), Long_val(v[7]), Long_val(v[8])));
+}
+
+/* An operation on two names. */
+intnat eio_sakia_names(value loop, intnat op, intnat fd, value path, intnat fd2, value path2, intnat token) {
+    sakia_request request = {0};
+
+    request.op = (uint32_t) op;
+    on(&request, fd);
+    on2(&request, fd2);
+    request.path = String_val(path);
+    request.path2 = String_val(path2);
+    return submit(Loop(loop), &request, token);
+}
+
+CAMLprim value eio_sakia_names_byte(value *v, int count) {
+    (void) count;
+    return Val_long(eio_sakia_names(v[0], Long_val(v[1]), Long_val(v[2]), v[3], Long_val(v[4]), v[5],
+                                    Long_val(v[6])));
+}
+
+/* An operation on a name that fills memory. With an empty path, on the file itself. */
+intnat eio_sakia_fill(value loop, intnat op, intnat fd, value path, intnat flags, value buffer, intnat token) {
+    sakia_request request = {0};
+
+    request.op = (uint32_t) op;
+    on(&request, fd);
+    request.path = caml_string_length(path) == 0 ? NULL : String_val(path);
+    request.flags = (uint32_t) flags;
+    request.buf = Caml_ba_data_val(buffer);
+    request.len = caml_ba_byte_size(Caml_ba_array_val(buffer));
+    return submit(Loop(loop), &request, token);
+}
+
+CAMLprim value eio_sakia_fill_byte(value *v, int count) {
+    (void) count;
+    return Val_long(eio_sakia_fill(v[0], Long_val(v[1]), Long_val(v[2]), v[3], Long_val(v[4]), v[5],
+                                   Long_val(v[6])));
+}
+
+/* Copies within the kernel, with the runtime lock released. */
+CAMLprim value eio_sakia_copy(value loop, value from, value from_offset, value to, value to_offset, value len,
+                              value token) {
+    CAMLparam1(loop);
+    struct eio_loop *it = Loop(loop);
+    sakia_request request = {0};
+
+    request.op = SAKIA_OP_COPY_RANGE;
+    on(&request, Long_val(from));
+    on2(&request, Long_val(to));
+    request.offset = (uint64_t) Long_val(from_offset);
+    request.offset2 = (uint64_t) Long_val(to_offset);
+    request.len = (size_t) Long_val(len);
+    caml_enter_blocking_section_no_pending();
+    int64_t result = submit(it, &request, Long_val(token));
+    caml_leave_blocking_section();
+    CAMLreturn(Val_long(result));
+}
+
+CAMLprim value eio_sakia_copy_byte(value *v, int count) {
+    (void) count;
+    return eio_sakia_copy(v[0], v[1], v[2], v[3], v[4], v[5], v[6]);
+}
+
+/* Connects; the address is copied by the submission. */
+CAMLprim value eio_sakia_connect(value loop, value fd, value address, value token) {
+    CAMLparam2(loop, address);
+    union sock_addr_union to;
+    socklen_param_type len;
+    sakia_request request = {0};
+
+    caml_unix_get_sockaddr(address, &to, &len);
+    request.op = SAKIA_OP_CONNECT;
+    on(&request, Long_val(fd));
+    request.buf = &to;
+    request.len = len;
+    CAMLreturn(Val_long(submit(Loop(loop), &request, Long_val(token))));
+}
+
+/* ---- Plain calls that do not wait ---- */
+
+static intnat result_of(ssize_t result) {
+    return result < 0 ? -errno : result;
+}
+
+intnat eio_sakia_try_receive(intnat fd, value buffer, intnat from, intnat len) {
+    return result_of(recv((int) fd, (char *) Caml_ba_data_val(buffer) + from, (size_t) len, MSG_DONTWAIT));
+}
+
+CAMLprim value eio_sakia_try_receive_byte(value fd, value buffer, value from, value len) {
+    return Val_long(eio_sakia_try_receive(Long_val(fd), buffer, Long_val(from), Long_val(len)));
+}
+
+/* Sends the parts as one message, with descriptors. Returns the bytes, or a negative error number. */
+CAMLprim value eio_sakia_try_send_message(value fd, value fds, value destination, value list) {
+    CAMLparam3(fds, destination, list);
+    struct iovec parts[PARTS];
+    size_t bytes;
+    struct msghdr message = {0};
+    union sock_addr_union to;
+    socklen_param_type to_len;
+    size_t count = 0;
+    char *control = NULL;
+
+    for (value rest = fds; Is_block(rest); rest = Field(rest, 1))
+        count++;
+    if (Is_block(destination)) {
+        caml_unix_get_sockaddr(Field(destination, 0), &to, &to_len);
+        message.msg_name = &to;
+        message.msg_namelen = to_len;
+    }
+    message.msg_iov = parts;
+    message.msg_iovlen = parts_of(list, parts, &bytes);
+    if (count > 0) {
+        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
+        message.msg_control = control = calloc(1, message.msg_controllen);
+        if (control == NULL)
+            caml_raise_out_of_memory();
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        header->cmsg_level = SOL_SOCKET;
+        header->cmsg_type = SCM_RIGHTS;
+        header->cmsg_len = CMSG_LEN(count * sizeof(int));
+        int *number = (int *) CMSG_DATA(header);
+        for (value rest = fds; Is_block(rest); rest = Field(rest, 1))
+            *number++ = Int_val(Field(rest, 0));
+    }
+    intnat result = result_of(sendmsg(Int_val(fd), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
+    free(control);
+    CAMLreturn(Val_long(result));
+}
+
+static value with_numbers(const int *numbers, size_t count) {
+    CAMLparam0();
+    CAMLlocal2(list, cell);
+
+    list = Val_emptylist;
+    while (count > 0) {
+        cell = caml_alloc_small(2, 0);
+        Field(cell, 0) = Val_int(numbers[--count]);
+        Field(cell, 1) = list;
+        list = cell;
+    }
+    CAMLreturn(list);
+}
+
+/* Receives a message: its bytes or a negative error number, the sender's address if it has one, and descriptors. */
+CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) {
+    CAMLparam1(list);
+    CAMLlocal4(result, address, some, numbers);
+    struct iovec parts[PARTS];
+    size_t bytes, max = (size_t) Long_val(v_max), count = 0;
+    union sock_addr_union from;
+    struct msghdr message = {0};
+    int *received = NULL;
+
+    message.msg_name = &from;
+    message.msg_namelen = sizeof from;
+    message.msg_iov = parts;
+    message.msg_iovlen = parts_of(list, parts, &bytes);
+    if (max > 0) {
+        message.msg_controllen = CMSG_SPACE(max * sizeof(int));
+        message.msg_control = calloc(1, message.msg_controllen);
+        received = calloc(max + 1, sizeof *received);
+        if (message.msg_control == NULL || received == NULL)
+            caml_raise_out_of_memory();
+    }
+    intnat value_ = result_of(recvmsg(Int_val(fd), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+    if (value_ >= 0 && max > 0) {
+        for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header)) {
+            if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
+                continue;
+            size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+            for (size_t i = 0; i < here; i++) {
+                int number;
+                memcpy(&number, CMSG_DATA(header) + i * sizeof(int), sizeof number);
+                /* Padding may let one more in than was asked for. */
+                if (count < max)
+                    received[count++] = number;
+                else
+                    close(number);
+            }
+        }
+    }
+    numbers = with_numbers(received, count);
+    free(message.msg_control);
+    free(received);
+    some = Val_none;
+    if (value_ >= 0 && message.msg_namelen > 0) {
+        address = caml_unix_alloc_sockaddr(&from, message.msg_namelen, -1);
+        some = caml_alloc_some(address);
+    }
+    result = caml_alloc_small(3, 0);
+    Field(result, 0) = Val_long(value_);
+    Field(result, 1) = some;
+    Field(result, 2) = numbers;
+    CAMLreturn(result);
+}
+
+/* What a number is, by S_IFMT >> 12; 0 if it is not open. */
+intnat eio_sakia_kind(intnat fd) {
+    struct stat stat;
+    return fstat((int) fd, &stat) < 0 ? 0 : (stat.st_mode & S_IFMT) >> 12;
+}
+
+CAMLprim value eio_sakia_kind_byte(value fd) {
+    return Val_long(eio_sakia_kind(Long_val(fd)));
+}
+
+intnat eio_sakia_now(value unit) {
+    struct timespec now;
+    (void) unit;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+CAMLprim value eio_sakia_now_byte(value unit) {
+    return Val_long(eio_sakia_now(unit));
+}
+
+CAMLprim value eio_sakia_error(value code) {
+    return caml_unix_error_of_code(Int_val(code));
+}
+
+/* The entries of `len` bytes of `getdents64(2)`, the last one first, without "." and "..". */
+CAMLprim value eio_sakia_entries(value buffer, value v_len) {
+    CAMLparam1(buffer);
+    CAMLlocal4(list, cell, entry, name);
+    intnat len = Long_val(v_len), at = 0;
+
+    list = Val_emptylist;
+    while (at < len) {
+        struct dirent64 *it = (struct dirent64 *) ((char *) Caml_ba_data_val(buffer) + at);
+        unsigned char type = it->d_type;
+        at += it->d_reclen;
+        if (it->d_name[0] == '.' && (it->d_name[1] == 0 || (it->d_name[1] == '.' && it->d_name[2] == 0)))
+            continue;
+        name = caml_copy_string(it->d_name);
+        entry = caml_alloc_small(2, 0);
+        Field(entry, 0) = eio_unix_file_type_of_dtype(type);
+        Field(entry, 1) = name;
+        cell = caml_alloc_small(2, 0);
+        Field(cell, 0) = entry;
+        Field(cell, 1) = list;
+        list = cell;
+    }
+    CAMLreturn(list);
+}
+
+/* Fills memory with random bytes. Only before the kernel's first seed it waits. */
+CAMLprim value eio_sakia_random(value buffer, value v_from, value v_len) {
+    CAMLparam1(buffer);
+    char *to = (char *) Caml_ba_data_val(buffer) + Long_val(v_from);
+    size_t left = (size_t) Long_val(v_len);
+
+    while (left > 0) {
+        caml_enter_blocking_section();
+        ssize_t count = getrandom(to, left, 0);
+        int error = errno;
+        caml_leave_blocking_section();
+        if (count < 0 && error != EINTR)
+            caml_unix_error(error, "getrandom", Nothing);
+        if (count > 0) {
+            to += count;
+            left -= (size_t) count;
+        }
+    }
+    CAMLreturn(Val_unit);
+}
+
+/* ---- Processes ---- */
+
+/* Forks a child that performs the actions, and returns its number. */
+CAMLprim value eio_sakia_spawn(value errors, value actions) {
+    CAMLparam1(actions);
+    pid_t pid = fork();
+
+    if (pid == 0)
+        eio_unix_run_fork_actions(Int_val(errors), actions);
+    if (pid < 0)
+        caml_uerror("fork", Nothing);
+    CAMLreturn(Val_long(pid));
+}
+
+/* A descriptor of a child that was not waited for; -1 where the kernel has none (Linux 5.3). */
+CAMLprim value eio_sakia_pidfd(value pid) {
+    int fd = (int) syscall(SYS_pidfd_open, (pid_t) Long_val(pid), 0);
+    return Val_int(fd);
+}
+
+/* ---- Paths below a directory ---- */
+
+#ifndef RESOLVE_BENEATH
+#define RESOLVE_BENEATH 8
+#endif
+
+struct how {
+    uint64_t flags, mode, resolve;
+};
+
+/* Tells whether this process may call `openat2(2)`; the ring would not ask its filter. */
+CAMLprim value eio_sakia_has_openat2(value unit) {
+    struct how how = {O_PATH | O_CLOEXEC, 0, RESOLVE_BENEATH};
+    long fd = syscall(SYS_openat2, AT_FDCWD, ".", &how, sizeof how);
+
+    (void) unit;
+    if (fd < 0)
+        return Val_bool(errno != ENOSYS && errno != EPERM);
+    close((int) fd);
+    return Val_true;
+}
+
+#define LINKS 40
+#define DEPTH 1024
+
+struct walk {
+    /* The directories on the way, opened by the walk; below them is the one that it may not leave. */
+    int below[DEPTH];
+    int depth, links, base;
+};
+
+static int here(const struct walk *walk) {
+    return walk->depth == 0 ? walk->base : walk->below[walk->depth - 1];
+}
+
+static void up(struct walk *walk) {
+    close(walk->below[--walk->depth]);
+}
+
+/* Puts the target of the link `name`, which lies in the current directory, ahead of the rest of the path. */
+static int follow(struct walk *walk, const char *name, char *rest) {
+    char target[PATH_MAX];
+    ssize_t len = readlinkat(here(walk), name, target, sizeof target - 1);
+    size_t left = strlen(rest);
+
+    if (len < 0)
+        return -errno;
+    if (++walk->links > LINKS)
+        return -ELOOP;
+    if (len > 0 && target[0] == '/')
+        return -EXDEV;
+    if ((size_t) len + 1 + left >= PATH_MAX)
+        return -ENAMETOOLONG;
+    memmove(rest + len + (left > 0), rest, left + 1);
+    if (left > 0)
+        rest[len] = '/';
+    memcpy(rest, target, (size_t) len);
+    return 0;
+}
+
+/* Opens a path without `openat2(2)`, one component after the other. No component is left to the kernel's "..": a
+ * directory may be moved while the walk is in it. */
+static int walk_to(struct walk *walk, char *rest, int flags, mode_t mode) {
+    char name[NAME_MAX + 2];
+
+    if (rest[0] == 0)
+        return -ENOENT;
+    for (;;) {
+        if (rest[0] == '/')
+            return -EXDEV;
+        char *slash = strchrnul(rest, '/');
+        size_t len = (size_t) (slash - rest);
+        bool has_slash = *slash == '/';
+        if (len > NAME_MAX)
+            return -ENAMETOOLONG;
+        memcpy(name, rest, len);
+        name[len] = 0;
+        while (*slash == '/')
+            slash++;
+        bool is_last = *slash == 0;
+        memmove(rest, slash, strlen(slash) + 1);
+        bool is_dot = strcmp(name, ".") == 0, is_up = strcmp(name, "..") == 0;
+        if (is_up) {
+            if (walk->depth == 0)
+                return -EXDEV;
+            up(walk);
+        }
+        if (!is_last && (is_dot || is_up))
+            continue;
+        if (is_last) {
+            const char *leaf = is_up || is_dot ? "." : name;
+            int how = flags | O_CLOEXEC | (has_slash || is_up || is_dot ? O_DIRECTORY : 0);
+            bool may_follow = !(flags & O_NOFOLLOW) || has_slash;
+            /* With O_PATH a link itself would be opened, and found to be none to follow. */
+            struct stat stat;
+            if (may_follow && !(is_up || is_dot) && fstatat(here(walk), leaf, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
+                S_ISLNK(stat.st_mode)) {
+                if ((flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
+                    return -EEXIST;
+                int error = follow(walk, leaf, rest);
+                if (error < 0)
+                    return error;
+                if (has_slash && strlen(rest) + 1 < PATH_MAX)
+                    strcat(rest, "/");
+                continue;
+            }
+            int fd = openat(here(walk), leaf, how | O_NOFOLLOW, mode);
+            if (fd >= 0)
+                return fd;
+            /* It may have become a link since. */
+            if (errno == ELOOP && may_follow && ++walk->links <= LINKS) {
+                strcpy(rest, name);
+                if (has_slash)
+                    strcat(rest, "/");
+                continue;
+            }
+            return -errno;
+        }
+        int fd = openat(here(walk), name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (fd >= 0) {
+            if (walk->depth == DEPTH) {
+                close(fd);
+                return -ENAMETOOLONG;
+            }
+            walk->below[walk->depth++] = fd;
+            continue;
+        }
+        if (errno != ENOTDIR && errno != ELOOP)
+            return -errno;
+        int error = errno, failed = follow(walk, name, rest);
+        if (failed < 0)
+            return failed == -EINVAL ? -error : failed;
+    }
+}
+
+/* As `openat2(2)` with RESOLVE_BENEATH; the number or a negative error number. For a thread that may wait. */
+CAMLprim value eio_sakia_open_beneath(value fd, value path, value flags, value mode) {
+    CAMLparam1(path);
+    int base = Int_val(fd) < 0 ? AT_FDCWD : Int_val(fd), how = Int_val(flags);
+    mode_t bits = (mode_t) Long_val(mode);
+    struct walk *walk = malloc(sizeof *walk);
+    char *rest = malloc(2 * PATH_MAX);
+
+    if (walk == NULL || rest == NULL)
+        caml_raise_out_of_memory();
+    if (caml_string_length(path) >= PATH_MAX) {
+        free(walk);
+        free(rest);
+        CAMLreturn(Val_int(-ENAMETOOLONG));
+    }
+    strcpy(rest, String_val(path));
+    walk->depth = walk->links = 0;
+    walk->base = base;
+    caml_enter_blocking_section();
+    int result = walk_to(walk, rest, how, bits);
+    while (walk->depth > 0)
+        up(walk);
+    free(walk);
+    free(rest);
+    caml_leave_blocking_section();
+    CAMLreturn(Val_int(result));
+}
