@@ -1,15 +1,16 @@
 open Eio.Std
 module Fd = Eio_unix.Fd
 
-type kind = Unknown | Regular | Socket | Character | Other
+type kind = Unknown | Regular | Socket | Character | Fifo | Other
 
 type t = {
   fd : Fd.t;
+  is_named : bool; (* it was opened by a path *)
   mutable kind : kind;
   mutable is_hot : bool; (* a plain receive found bytes the last time, or they filled the memory *)
 }
 
-let make fd = { fd; kind = Unknown; is_hot = true }
+let make ?(is_named = false) fd = { fd; is_named; kind = Unknown; is_hot = true }
 
 let kind t number =
   match t.kind with
@@ -19,6 +20,7 @@ let kind t number =
       | 8 -> Regular
       | 12 -> Socket
       | 2 -> Character
+      | 1 -> Fifo
       | _ -> Other
     in
     t.kind <- kind;
@@ -32,6 +34,11 @@ let use op t f =
   let kind = kind t number in
   if kind = Character then Sched.pass ();
   f number kind
+
+(* A FIFO that nobody has opened for writing yet has no end: its reader waits. *)
+let await_writer t number kind =
+  if kind = Fifo && t.is_named then
+    Io.checked "read" "" (Sched.poll (Sched.get ()) "read" number Raw.pollin) |> ignore
 
 let end_of_file count = if count = 0 then raise End_of_file else count
 
@@ -51,6 +58,7 @@ let receive t number (buf : Cstruct.t) =
 
 let read t buf =
   use "read" t @@ fun number kind ->
+  await_writer t number kind;
   let value = if kind = Socket then receive t number buf else Io.read number buf ~at:Io.here in
   Io.checked "read" "" value
 
@@ -129,7 +137,8 @@ module Impl = struct
   let single_write t bufs = write t bufs
 
   let pread t ~file_offset bufs =
-    use "pread" t @@ fun number _ ->
+    use "pread" t @@ fun number kind ->
+    await_writer t number kind;
     Io.read_parts number (first_parts bufs) ~at:(Optint.Int63.to_int file_offset)
     |> Io.checked "pread" "" |> end_of_file
 
@@ -204,8 +213,8 @@ let handler =
   Eio.Resource.handler
     (Eio.Resource.H (Impl.Flow, Fun.id) :: Eio.Resource.bindings (Eio_unix.Pi.flow_handler (module Impl)))
 
-let of_fd fd =
-  let r = Eio.Resource.T (make fd, handler) in
+let of_fd ?is_named fd =
+  let r = Eio.Resource.T (make ?is_named fd, handler) in
   (r : [ `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r
     :> [< `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r)
 

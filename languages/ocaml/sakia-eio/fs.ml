@@ -214,7 +214,7 @@ end = struct
 
   let open_in t ~sw ~follow path =
     let fd = openat ~sw t.place path ~flags:(Raw.o_rdonly lor link_flag follow) ~mode:0 in
-    (Flow.of_fd fd :> Eio.File.ro_ty r)
+    (Flow.of_fd ~is_named:true fd :> Eio.File.ro_ty r)
 
   let open_out t ~sw ~follow ~append ~create path =
     let mode, flags =
@@ -225,7 +225,7 @@ end = struct
       | `Exclusive perm -> (perm, Raw.o_creat lor Raw.o_excl)
     in
     let flags = flags lor Raw.o_rdwr lor link_flag follow lor if append then Raw.o_append else 0 in
-    (Flow.of_fd (openat ~sw t.place path ~flags ~mode) :> Eio.File.rw_ty r)
+    (Flow.of_fd ~is_named:true (openat ~sw t.place path ~flags ~mode) :> Eio.File.rw_ty r)
 
   let mkdir t ~perm path = mkdir t.place path ~perm
   let unlink t path = remove t.place path ~flags:0
