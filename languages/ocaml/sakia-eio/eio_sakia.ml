@@ -1,13 +1,13 @@
 open Eio.Std
 
 let env =
-  let standard fd = Flow.of_fd fd in
-  let stdin = lazy (standard Eio_unix.Fd.stdin) in
-  ignore stdin;
+  let stdin = (Flow.of_fd Eio_unix.Fd.stdin :> Eio_unix.source_ty r) in
+  let stdout = (Flow.of_fd Eio_unix.Fd.stdout :> Eio_unix.sink_ty r) in
+  let stderr = (Flow.of_fd Eio_unix.Fd.stderr :> Eio_unix.sink_ty r) in
   object (_ : Eio_unix.Stdenv.base)
-    method stdin = (standard Eio_unix.Fd.stdin :> Eio_unix.source_ty r)
-    method stdout = (standard Eio_unix.Fd.stdout :> Eio_unix.sink_ty r)
-    method stderr = (standard Eio_unix.Fd.stderr :> Eio_unix.sink_ty r)
+    method stdin = stdin
+    method stdout = stdout
+    method stderr = stderr
     method debug = Eio.Private.Debug.v
     method clock = Time.clock
     method mono_clock = Time.mono_clock
@@ -26,3 +26,5 @@ let run main =
   Domains.run_loop main env
 
 let why_no_ring () = (Sched.get ()).why_no_ring
+let copy_tree = Trees.copy
+let remove_tree = Trees.remove

@@ -7,10 +7,11 @@ type t = {
   fd : Fd.t;
   is_named : bool; (* it was opened by a path *)
   mutable kind : kind;
-  mutable is_hot : bool; (* a plain receive found bytes the last time, or they filled the memory *)
+  mutable handle : Raw.handle option; (* of a regular file, for calls that are tried *)
+  mutable is_hot : bool; (* the last receive filled its memory, so that more has likely arrived *)
 }
 
-let make ?(is_named = false) fd = { fd; is_named; kind = Unknown; is_hot = true }
+let make ?(is_named = false) fd = { fd; is_named; kind = Unknown; handle = None; is_hot = false }
 
 let kind t number =
   match t.kind with
@@ -42,24 +43,57 @@ let await_writer t number kind =
 
 let end_of_file count = if count = 0 then raise End_of_file else count
 
-let received t buf value =
-  t.is_hot <- value = Cstruct.length buf;
-  value
+(* Messages are smaller than that, and rarely follow each other at once. *)
+let bulk = 4096
 
 let receive t number (buf : Cstruct.t) =
-  let wait () = received t buf (Io.receive number buf) in
-  if t.is_hot && buf.len <= Io.small then (
-    let s = Sched.get () in
-    Sched.before_call s;
-    match Raw.try_receive number buf.buffer buf.off buf.len with
-    | value when value = Raw.eagain || value = Raw.eintr -> wait ()
-    | value -> value)
-  else wait ()
+  let by_request () = Io.receive number buf in
+  let value =
+    if t.is_hot && buf.len <= Io.small then (
+      Sched.before_call (Sched.get ());
+      match Raw.try_receive number buf.buffer buf.off buf.len with
+      | value when value = Raw.eagain || value = Raw.eintr -> by_request ()
+      | value -> value)
+    else by_request ()
+  in
+  t.is_hot <- value = buf.len && value >= bulk;
+  value
+
+let handle t number =
+  match t.handle with
+  | Some handle -> handle
+  | None ->
+    let handle = Raw.lend number in
+    t.handle <- Some handle;
+    handle
+
+(* Moves bytes of a regular file: by a plain call if that needs no wait, else by a request. *)
+let move_regular t number ~writes (buf : Cstruct.t) ~at ~by_request =
+  let handle = handle t number in
+  Sched.before_call (Sched.get ());
+  let direction = Bool.to_int writes in
+  let value =
+    if buf.len <= Io.small then Raw.try_move handle direction buf.buffer buf.off buf.len at
+    else Raw.try_move_much handle direction buf.buffer buf.off buf.len at
+  in
+  if value = Raw.eagain || value = Raw.eintr then by_request () else value
+
+let read_at t number kind bufs ~at =
+  match bufs with
+  | [ (buf : Cstruct.t) ] when kind = Regular && buf.len > 0 ->
+    move_regular t number ~writes:false buf ~at ~by_request:(fun () -> Io.read number buf ~at)
+  | bufs -> Io.read_parts number bufs ~at
+
+let write_at t number kind bufs ~at =
+  match bufs with
+  | [ (buf : Cstruct.t) ] when kind = Regular && buf.len > 0 ->
+    move_regular t number ~writes:true buf ~at ~by_request:(fun () -> Io.write_parts number bufs ~at)
+  | bufs -> Io.write_parts number bufs ~at
 
 let read t buf =
   use "read" t @@ fun number kind ->
   await_writer t number kind;
-  let value = if kind = Socket then receive t number buf else Io.read number buf ~at:Io.here in
+  let value = if kind = Socket then receive t number buf else read_at t number kind [ buf ] ~at:Io.here in
   Io.checked "read" "" value
 
 let first_parts bufs = if List.compare_length_with bufs 1024 <= 0 then bufs else List.filteri (fun i _ -> i < 1024) bufs
@@ -69,7 +103,7 @@ let write t bufs =
   Io.checked "write" ""
     (match bufs with
      | [ buf ] when kind = Socket -> Io.send number buf
-     | bufs -> Io.write_parts number (first_parts bufs) ~at:Io.here)
+     | bufs -> write_at t number kind (first_parts bufs) ~at:Io.here)
 
 let rec write_all t (buf : Cstruct.t) =
   let count = write t [ buf ] in
@@ -139,12 +173,12 @@ module Impl = struct
   let pread t ~file_offset bufs =
     use "pread" t @@ fun number kind ->
     await_writer t number kind;
-    Io.read_parts number (first_parts bufs) ~at:(Optint.Int63.to_int file_offset)
+    read_at t number kind (first_parts bufs) ~at:(Optint.Int63.to_int file_offset)
     |> Io.checked "pread" "" |> end_of_file
 
   let pwrite t ~file_offset bufs =
-    use "pwrite" t @@ fun number _ ->
-    Io.write_parts number (first_parts bufs) ~at:(Optint.Int63.to_int file_offset) |> Io.checked "pwrite" ""
+    use "pwrite" t @@ fun number kind ->
+    write_at t number kind (first_parts bufs) ~at:(Optint.Int63.to_int file_offset) |> Io.checked "pwrite" ""
 
   let stat t = use "fstat" t @@ fun number _ -> Io.fstat number
   let seek t offset whence = Optint.Int63.of_int64 (seek t (Optint.Int63.to_int64 offset) whence)

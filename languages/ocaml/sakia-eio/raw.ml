@@ -2,6 +2,7 @@
 
 type loop
 type waker
+type handle
 type memory = Cstruct.buffer
 
 external loop : unit -> loop = "eio_sakia_loop"
@@ -114,6 +115,21 @@ external copy : loop -> int -> int -> int -> int -> int -> int -> int
 external connect : loop -> int -> Unix.sockaddr -> int -> int = "eio_sakia_connect"
 
 (* Calls without a loop. *)
+
+external lend : int -> handle = "eio_sakia_lend"
+
+external try_move :
+  handle ->
+  (int[@untagged]) ->
+  memory ->
+  (int[@untagged]) ->
+  (int[@untagged]) ->
+  (int[@untagged]) ->
+  (int[@untagged]) = "eio_sakia_try_move_byte" "eio_sakia_try_move"
+[@@noalloc]
+
+external try_move_much : handle -> int -> memory -> int -> int -> int -> int
+  = "eio_sakia_try_move_much_byte" "eio_sakia_try_move_much"
 
 external try_receive :
   (int[@untagged]) -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])

@@ -62,6 +62,7 @@ struct eio_loop {
 
 #define Loop(v) (*(struct eio_loop **) Data_custom_val(v))
 #define Waker(v) (*(sakia_waker **) Data_custom_val(v))
+#define File(v) (*(sakia_file **) Data_custom_val(v))
 
 static struct custom_operations loop_operations = {
     "sakia.eio.loop",          custom_finalize_default,  custom_compare_default,    custom_hash_default,
@@ -77,8 +78,23 @@ static struct custom_operations waker_operations = {
     custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
 };
 
+static void file_finalize(value v) {
+    sakia_file_unref(File(v));
+}
+
+static struct custom_operations file_operations = {
+    "sakia.eio.file",          file_finalize,            custom_compare_default,    custom_hash_default,
+    custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
+};
+
 static void fail_with(int64_t error, const char *call) {
     caml_unix_error((int) -error, call, caml_copy_string(sakia_last_error()));
+}
+
+static int64_t now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
 }
 
 /* ---- The loop ---- */
@@ -172,31 +188,44 @@ CAMLprim value eio_sakia_take(value loop, value to) {
     return tell(Bytes_val(to), it->results, count < 0 ? 0 : count);
 }
 
-/* Submits and waits, with the runtime lock released. While it sleeps, and only then, signals reach the thread, so that
- * none comes between the runtime's look at what its handlers noted and the sleep. */
+/* A sleep up to this long may miss a signal that comes just before it, and then handles it at its end. */
+#define UNMASKED_NS 1000000
+
+static int64_t sleep_masked(struct eio_loop *it, int64_t timeout) {
+    sigset_t old;
+    int64_t count = 0;
+
+    pthread_sigmask(SIG_BLOCK, &it->all, &old);
+    if (!caml_check_pending_actions()) {
+        caml_enter_blocking_section_no_pending();
+        count = sakia_loop_wait_masked(it->loop, it->results, RESULTS, timeout, &old);
+        caml_leave_blocking_section();
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return count;
+}
+
+/* Submits and waits, with the runtime lock released. A handler of OCaml's runs after the wait, so a signal that comes
+ * between the look for signals and the sleep would be left until something else happens. A long sleep therefore
+ * blocks signals, and lets them in while it sleeps; that takes three system calls, which short ones save. */
 CAMLprim value eio_sakia_wait(value loop, value to, value v_timeout) {
     CAMLparam2(loop, to);
     struct eio_loop *it = Loop(loop);
     int64_t timeout = Long_val(v_timeout), count;
+    bool is_long = timeout < 0 || timeout > UNMASKED_NS;
 
     if (it->early_count > 0)
         CAMLreturn(tell_early(it, to));
-    if (timeout == 0) {
-        caml_enter_blocking_section_no_pending();
-        count = sakia_loop_wait(it->loop, it->results, RESULTS, 0);
-        caml_leave_blocking_section();
-    } else {
-        sigset_t old;
-        pthread_sigmask(SIG_BLOCK, &it->all, &old);
-        if (caml_check_pending_actions()) {
-            pthread_sigmask(SIG_SETMASK, &old, NULL);
-            CAMLreturn(Val_long(0));
-        }
-        caml_enter_blocking_section_no_pending();
-        count = sakia_loop_wait_masked(it->loop, it->results, RESULTS, timeout, &old);
-        caml_leave_blocking_section();
-        pthread_sigmask(SIG_SETMASK, &old, NULL);
-    }
+    if (timeout != 0 && caml_check_pending_actions())
+        CAMLreturn(Val_long(0));
+    caml_enter_blocking_section_no_pending();
+    int64_t before = is_long ? now_ns() : 0;
+    count = sakia_loop_wait(it->loop, it->results, RESULTS, is_long ? UNMASKED_NS : timeout);
+    bool goes_on = is_long && count == 0 && now_ns() - before >= UNMASKED_NS;
+    caml_leave_blocking_section();
+    /* Ended early without a result, it was woken. */
+    if (goes_on)
+        count = sleep_masked(it, timeout < 0 ? timeout : timeout - UNMASKED_NS);
     if (count < 0)
         fail_with(count, "sakia_loop_wait");
     CAMLreturn(tell(Bytes_val(to), it->results, count));
@@ -529,6 +558,53 @@ static intnat result_of(ssize_t result) {
     return result < 0 ? -errno : result;
 }
 
+/* A handle for calls that are tried: what the library learns of a file hangs on it. No loop sees it, so the number may
+ * be closed before it goes. */
+CAMLprim value eio_sakia_lend(value fd) {
+    CAMLparam1(fd);
+    CAMLlocal1(result);
+    sakia_file *file;
+    int error = sakia_file_lend(Int_val(fd), &file);
+
+    if (error < 0)
+        fail_with(error, "sakia_file_lend");
+    result = caml_alloc_custom(&file_operations, sizeof(sakia_file *), 0, 1);
+    File(result) = file;
+    CAMLreturn(result);
+}
+
+static intnat try_move(sakia_file *file, bool writes, void *at, intnat len, intnat offset) {
+    uint64_t where = offset < 0 ? SAKIA_CURRENT_POSITION : (uint64_t) offset;
+    return writes ? sakia_try_write(file, at, (size_t) len, where) : sakia_try_read(file, at, (size_t) len, where);
+}
+
+/* Reads or writes up to 32 KiB if that needs no wait, else answers EAGAIN. */
+intnat eio_sakia_try_move(value file, intnat writes, value buffer, intnat from, intnat len, intnat offset) {
+    return try_move(File(file), writes, (char *) Caml_ba_data_val(buffer) + from, len, offset);
+}
+
+CAMLprim value eio_sakia_try_move_byte(value *v, int count) {
+    (void) count;
+    return Val_long(eio_sakia_try_move(v[0], Long_val(v[1]), v[2], Long_val(v[3]), Long_val(v[4]), Long_val(v[5])));
+}
+
+/* The same for up to 256 KiB, with the runtime lock released. */
+CAMLprim value eio_sakia_try_move_much(value file, value writes, value buffer, value from, value len, value offset) {
+    CAMLparam2(file, buffer);
+    char *at = (char *) Caml_ba_data_val(buffer) + Long_val(from);
+    sakia_file *it = File(file);
+
+    caml_enter_blocking_section_no_pending();
+    intnat result = try_move(it, Long_val(writes), at, Long_val(len), Long_val(offset));
+    caml_leave_blocking_section();
+    CAMLreturn(Val_long(result));
+}
+
+CAMLprim value eio_sakia_try_move_much_byte(value *v, int count) {
+    (void) count;
+    return eio_sakia_try_move_much(v[0], v[1], v[2], v[3], v[4], v[5]);
+}
+
 intnat eio_sakia_try_receive(intnat fd, value buffer, intnat from, intnat len) {
     return result_of(recv((int) fd, (char *) Caml_ba_data_val(buffer) + from, (size_t) len, MSG_DONTWAIT));
 }
@@ -653,10 +729,8 @@ CAMLprim value eio_sakia_kind_byte(value fd) {
 }
 
 intnat eio_sakia_now(value unit) {
-    struct timespec now;
     (void) unit;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * 1000000000 + now.tv_nsec;
+    return now_ns();
 }
 
 CAMLprim value eio_sakia_now_byte(value unit) {
