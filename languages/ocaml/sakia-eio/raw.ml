@@ -8,6 +8,7 @@ type memory = Cstruct.buffer
 external loop : unit -> loop = "eio_sakia_loop"
 external waker : loop -> waker = "eio_sakia_waker"
 external wake : waker -> unit = "eio_sakia_wake" [@@noalloc]
+external leave_waker : waker -> unit = "eio_sakia_leave_waker" [@@noalloc]
 external why_no_ring : loop -> string = "eio_sakia_why_no_ring"
 external take : loop -> bytes -> int = "eio_sakia_take" [@@noalloc]
 external wait : loop -> bytes -> int -> int = "eio_sakia_wait"

@@ -231,6 +231,7 @@ let stop_limit_ns = 1_000_000_000
 
 let stop t =
   let tokens = Raw.stop t.loop stop_limit_ns in
+  Raw.leave_waker t.waker;
   Array.iter
     (fun token ->
       match t.table.jobs.(token) with

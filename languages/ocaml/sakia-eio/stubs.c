@@ -24,6 +24,7 @@
 #include <pthread.h>
 #include <sakia.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,7 +62,14 @@ struct eio_loop {
 };
 
 #define Loop(v) (*(struct eio_loop **) Data_custom_val(v))
-#define Waker(v) (*(sakia_waker **) Data_custom_val(v))
+/* The loop's waker for other threads, which may come after the loop's end: then it is given back already, so that no
+ * descriptor waits for the collector. `users` counts the loop and calls under way; at 0 the waker is gone. */
+struct eio_waker {
+    sakia_waker *waker;
+    atomic_long users;
+};
+
+#define Waker(v) (*(struct eio_waker **) Data_custom_val(v))
 #define File(v) (*(sakia_file **) Data_custom_val(v))
 
 static struct custom_operations loop_operations = {
@@ -69,8 +77,26 @@ static struct custom_operations loop_operations = {
     custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
 };
 
+static bool use_waker(struct eio_waker *it) {
+    long users = atomic_load(&it->users);
+
+    while (users > 0)
+        if (atomic_compare_exchange_weak(&it->users, &users, users + 1))
+            return true;
+    return false;
+}
+
+static void leave_waker(struct eio_waker *it) {
+    if (atomic_fetch_sub(&it->users, 1) == 1)
+        sakia_waker_free(it->waker);
+}
+
 static void waker_finalize(value v) {
-    sakia_waker_free(Waker(v));
+    struct eio_waker *it = Waker(v);
+
+    if (atomic_load(&it->users) > 0)
+        sakia_waker_free(it->waker);
+    free(it);
 }
 
 static struct custom_operations waker_operations = {
@@ -127,18 +153,34 @@ CAMLprim value eio_sakia_loop(value unit) {
 CAMLprim value eio_sakia_waker(value loop) {
     CAMLparam1(loop);
     CAMLlocal1(result);
-    sakia_waker *waker;
-    int error = sakia_loop_waker(Loop(loop)->loop, &waker);
+    struct eio_waker *it = calloc(1, sizeof *it);
 
-    if (error < 0)
+    if (it == NULL)
+        caml_raise_out_of_memory();
+    int error = sakia_loop_waker(Loop(loop)->loop, &it->waker);
+    if (error < 0) {
+        free(it);
         fail_with(error, "sakia_loop_waker");
-    result = caml_alloc_custom(&waker_operations, sizeof(sakia_waker *), 0, 1);
-    Waker(result) = waker;
+    }
+    atomic_init(&it->users, 1);
+    result = caml_alloc_custom(&waker_operations, sizeof(struct eio_waker *), 0, 1);
+    Waker(result) = it;
     CAMLreturn(result);
 }
 
 CAMLprim value eio_sakia_wake(value waker) {
-    sakia_waker_wake(Waker(waker));
+    struct eio_waker *it = Waker(waker);
+
+    if (use_waker(it)) {
+        sakia_waker_wake(it->waker);
+        leave_waker(it);
+    }
+    return Val_unit;
+}
+
+/* The loop ends. */
+CAMLprim value eio_sakia_leave_waker(value waker) {
+    leave_waker(Waker(waker));
     return Val_unit;
 }
 
@@ -150,11 +192,14 @@ CAMLprim value eio_sakia_why_no_ring(value loop) {
 
 /* Returns a number for a result's file, which is the program's to close. */
 static int64_t number_of(sakia_file *file) {
-    int number = fcntl(sakia_file_number(file), F_DUPFD_CLOEXEC, 0);
-    int error = errno;
+    int number = sakia_file_release(file);
 
-    sakia_file_unref(file);
-    return number < 0 ? -error : number;
+    if (number < 0) {
+        number = fcntl(sakia_file_number(file), F_DUPFD_CLOEXEC, 0);
+        number = number < 0 ? -errno : number;
+        sakia_file_unref(file);
+    }
+    return number;
 }
 
 static int64_t value_of(const sakia_result *result) {
