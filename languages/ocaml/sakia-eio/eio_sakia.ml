@@ -28,3 +28,4 @@ let run main =
 let why_no_ring () = (Sched.get ()).why_no_ring
 let copy_tree = Trees.copy
 let remove_tree = Trees.remove
+let under_way () = (Sched.get ()).table.used

@@ -38,3 +38,8 @@ val remove_tree :
   _ Eio.Path.t ->
   Sakia.Tree.counts
 (** Removes a tree, as {!copy_tree} copies one. No link is followed. *)
+
+(** {1 For tests} *)
+
+val under_way : unit -> int
+(** The requests of the running domain that have not ended. *)

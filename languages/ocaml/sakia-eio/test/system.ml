@@ -1,0 +1,175 @@
+(* What reaches beyond the scheduler: signals, processes, threads of others, and the end after a failure. *)
+
+open Eio.Std
+
+let ( / ) = Eio.Path.( / )
+
+let test name f =
+  Printf.printf "%s\n%!" name;
+  Eio_sakia_main.run f
+
+(* A handler wakes a fiber, whether the domain sleeps, runs, or is just about to sleep. *)
+let signals env =
+  let caught = Eio.Condition.create () and count = Atomic.make 0 in
+  let old =
+    Sys.signal Sys.sigusr1
+      (Signal_handle
+         (fun _ ->
+           Atomic.incr count;
+           Eio.Condition.broadcast caught))
+  in
+  for i = 1 to 300 do
+    let seen = Atomic.get count in
+    Fiber.both
+      (fun () ->
+        Eio.Condition.loop_no_mutex caught (fun () -> if Atomic.get count > seen then Some () else None))
+      (fun () ->
+        match i mod 3 with
+        | 0 -> Unix.kill (Unix.getpid ()) Sys.sigusr1
+        | 1 ->
+          ignore
+            (Thread.create
+               (fun () ->
+                 Thread.delay (float (i mod 7) *. 0.0005);
+                 Unix.kill (Unix.getpid ()) Sys.sigusr1)
+               ()
+              : Thread.t)
+        | _ ->
+          Fiber.yield ();
+          Unix.kill (Unix.getpid ()) Sys.sigusr1)
+  done;
+  ignore env;
+  Sys.set_signal Sys.sigusr1 old
+
+(* One comes after the domain has slept for a while, from another process. *)
+let late_signal env =
+  let caught, resolver = Promise.create () in
+  let old = Sys.signal Sys.sigusr1 (Signal_handle (fun _ -> Promise.resolve resolver ())) in
+  Switch.run (fun sw ->
+      let command = Printf.sprintf "sleep 0.05; kill -USR1 %d" (Unix.getpid ()) in
+      ignore (Eio.Process.spawn ~sw env#process_mgr [ "sh"; "-c"; command ]);
+      Promise.await caught);
+  Sys.set_signal Sys.sigusr1 old
+
+let processes env =
+  let mgr = env#process_mgr in
+  (* Many at the same time. *)
+  Fiber.List.iter ~max_fibers:8
+    (fun i ->
+      let out = Eio.Process.parse_out mgr Eio.Buf_read.line [ "sh"; "-c"; Printf.sprintf "echo %d" i ] in
+      assert (out = string_of_int i))
+    (List.init 40 Fun.id);
+  Switch.run (fun sw ->
+      let child = Eio.Process.spawn ~sw mgr [ "sh"; "-c"; "exit 7" ] in
+      assert (Eio.Process.await child = `Exited 7);
+      Eio.Process.signal child Sys.sigkill (* it has ended *));
+  Switch.run (fun sw ->
+      let child = Eio.Process.spawn ~sw mgr [ "sleep"; "1000" ] in
+      Eio.Process.signal child Sys.sigterm;
+      assert (Eio.Process.await child = `Signaled Sys.sigterm));
+  (* The end of the switch kills. *)
+  let pid = Switch.run (fun sw -> Eio.Process.pid (Eio.Process.spawn ~sw mgr [ "sleep"; "1000" ])) in
+  (match Unix.kill pid 0 with
+   | exception Unix.Unix_error (ESRCH, _, _) -> ()
+   | () -> assert false);
+  (match Eio.Process.run mgr [ "/no/such/program" ] with
+   | exception Eio.Io (Eio.Process.E (Executable_not_found _), _) -> ()
+   | exception Eio.Io (Eio.Fs.E (Not_found _), _) -> ()
+   | () -> assert false);
+  (* A child has none of the ring's descriptors. *)
+  let listed = Eio.Process.parse_out mgr Eio.Buf_read.take_all [ "ls"; "-l"; "/proc/self/fd" ] in
+  assert (not (List.exists (fun word -> String.starts_with ~prefix:"anon_inode" word) (String.split_on_char ' ' listed)))
+
+(* Threads that are none of eio's resolve promises. *)
+let threads _ =
+  Fiber.List.iter
+    (fun i ->
+      let promise, resolver = Promise.create () in
+      let thread =
+        Thread.create
+          (fun () ->
+            if i mod 2 = 0 then Thread.delay 0.001;
+            Promise.resolve resolver i)
+          ()
+      in
+      assert (Promise.await promise = i);
+      Thread.join thread)
+    (List.init 100 Fun.id)
+
+exception Wanted
+
+(* The main fiber fails while others wait: all end, and the next loop works. *)
+let failure () =
+  match
+    Eio_sakia_main.run (fun env ->
+        Switch.run @@ fun sw ->
+        let r, _w = Eio_unix.pipe sw in
+        Fiber.all
+          [
+            (fun () -> ignore (Eio.Flow.single_read r (Cstruct.create 1) : int));
+            (fun () -> Eio.Time.sleep env#clock 600.);
+            (fun () -> Fiber.yield (); raise Wanted);
+          ])
+  with
+  | () -> assert false
+  | exception Wanted -> ()
+
+(* Another loop on another thread of the same domain. *)
+let two_loops env =
+  let run n () =
+    Eio_sakia_main.run (fun env ->
+        Eio.Time.sleep env#clock 0.001;
+        let dir = env#cwd / Printf.sprintf "two-%d-%d" (Unix.getpid ()) n in
+        Eio.Path.save ~create:(`Or_truncate 0o600) dir (String.make 50_000 'a');
+        assert (String.length (Eio.Path.load dir) = 50_000);
+        Eio.Path.unlink dir)
+  in
+  let results = List.init 4 (fun n -> fun () -> Eio_unix.run_in_systhread (run n)) in
+  Fiber.all ((fun () -> Eio.Time.sleep env#clock 0.002) :: results)
+
+let trees env =
+  let dir = env#cwd / Printf.sprintf "trees-%d" (Unix.getpid ()) in
+  Eio.Path.mkdirs ~perm:0o700 (dir / "a" / "b" / "c");
+  for i = 1 to 50 do
+    Eio.Path.save ~create:(`Exclusive 0o600) (dir / "a" / "b" / Printf.sprintf "f%d" i) (String.make (i * 100) 'x')
+  done;
+  let counts = Eio_sakia.copy_tree (dir / "a") (dir / "copy") in
+  assert (counts.files = 50 && counts.directories = 3 && counts.failures = 0);
+  assert (String.length (Eio.Path.load (dir / "copy" / "b" / "f50")) = 5000);
+  (match Eio_sakia.copy_tree (dir / "none") (dir / "other") with
+   | exception Eio.Io (Eio.Fs.E (Not_found _), _) -> ()
+   | _ -> assert false);
+  (match Eio_sakia.copy_tree (dir / ".." / ".." / "etc") (dir / "other") with
+   | exception Eio.Io (Eio.Fs.E (Permission_denied _), _) -> ()
+   | _ -> assert false);
+  let counts = Eio_sakia.remove_tree dir in
+  assert (counts.files = 100 && counts.failures = 0);
+  assert (Eio.Path.kind ~follow:false dir = `Not_found)
+
+(* More requests than a program has descriptors are under way, and all end. *)
+let many env =
+  let count = ref 0 in
+  Switch.run (fun sw ->
+      let r, w = Eio_unix.pipe sw in
+      for _ = 1 to 5000 do
+        Fiber.fork ~sw (fun () ->
+            ignore (Eio.Flow.single_read r (Cstruct.create 1) : int);
+            incr count)
+      done;
+      Fiber.yield ();
+      Eio.Flow.copy_string (String.make 5000 'x') w);
+  ignore env;
+  assert (!count = 5000)
+
+let () =
+  test "signals" signals;
+  test "a late signal" late_signal;
+  test "processes" processes;
+  test "threads" threads;
+  failure ();
+  test "two loops" two_loops;
+  test "many" many;
+  (match Sys.getenv_opt "EIO_BACKEND" with
+   | None | Some "sakia" -> test "trees" trees
+   | _ -> ());
+  print_endline "all passed"
