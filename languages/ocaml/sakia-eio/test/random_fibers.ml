@@ -383,7 +383,15 @@ let () =
       incr failed;
       Printf.printf "seed %d:\n  expected %s\n  found    %s\n%!" seed expected found)
   done;
-  let left = List.filter (fun it -> not (List.mem it start)) (descriptors ()) in
+  (* A thread of a loop that has ended may be about to close its own. *)
+  let rec left patience =
+    match List.filter (fun it -> not (List.mem it start)) (descriptors ()) with
+    | _ :: _ when patience > 0 ->
+      Unix.sleepf 0.01;
+      left (patience - 1)
+    | left -> left
+  in
+  let left = left 3000 in
   if left <> [] then (
     incr failed;
     Printf.printf "descriptors left: %s\n" (String.concat ", " left));
