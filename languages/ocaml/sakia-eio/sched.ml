@@ -1,3 +1,23 @@
+(* The scheduler of one domain: fibers, timers, and a loop of libsakia.
+
+   A request, step by step:
+
+   1. [request] submits it. If its result is there at once, no fiber is switched; after [calls_max] such calls, or
+      [turn_ns], the fiber first goes to the end of the queue.
+   2. Otherwise the fiber is suspended. The table has it by the request's token, with the memory that the request uses.
+      From now on a cancellation of the fiber cancels the request, and does not resume the fiber.
+   3. The result comes once, whatever happened. The token is free again, the fiber has no hook for cancellation any
+      more, and goes to the queue: with the value, if there is one, even if it was canceled meanwhile; otherwise with
+      the cancellation, or with the error.
+
+   All of that is done by the domain's thread. Other threads, signal handlers and finalizers put a fiber into the queue,
+   which takes no lock, and then look at [needs_wake]. The domain sets that flag before it looks at the queue for the
+   last time ahead of a sleep. So either this look finds the fiber, or the other side finds the flag, and wakes the
+   loop. A wake that comes too early ends the next sleep at once, which is harmless.
+
+   At the end the loop is stopped: what is under way is canceled, and its memory is given back. What the kernel does not
+   give back within a second stays alive for ever. *)
+
 module Suspended = Eio_utils.Suspended
 module Zzz = Eio_utils.Zzz
 module Lf_queue = Eio_utils.Lf_queue
