@@ -958,9 +958,13 @@ static int walk_to(struct walk *walk, char *rest, int flags, mode_t mode) {
                     strcat(rest, "/");
                 continue;
             }
-            int fd = openat(here(walk), leaf, how | O_NOFOLLOW, mode);
-            if (fd >= 0)
+            /* A FIFO would wait for another program, and with it the thread. */
+            int fd = openat(here(walk), leaf, how | O_NOFOLLOW | O_NONBLOCK, mode);
+            if (fd >= 0) {
+                if (!(flags & (O_NONBLOCK | O_PATH)))
+                    fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
                 return fd;
+            }
             /* It may have become a link since. */
             if (errno == ELOOP && may_follow && ++walk->links <= LINKS) {
                 strcpy(rest, name);
