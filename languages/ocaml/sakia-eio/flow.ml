@@ -11,21 +11,25 @@ type t = {
   mutable is_hot : bool; (* the last receive filled its memory, so that more has likely arrived *)
 }
 
-let make ?(is_named = false) fd = { fd; is_named; kind = Unknown; handle = None; is_hot = false }
+let make ?(is_named = false) ?(kind = Unknown) fd = { fd; is_named; kind; handle = None; is_hot = false }
+
+(* The kind and the size, by a system call. *)
+let look t number =
+  let facts = Raw.facts number in
+  let kind =
+    match facts land 15 with
+    | 8 -> Regular
+    | 12 -> Socket
+    | 2 -> Character
+    | 1 -> Fifo
+    | _ -> Other
+  in
+  t.kind <- kind;
+  (kind, facts asr 4)
 
 let kind t number =
   match t.kind with
-  | Unknown ->
-    let kind =
-      match Raw.kind number with
-      | 8 -> Regular
-      | 12 -> Socket
-      | 2 -> Character
-      | 1 -> Fifo
-      | _ -> Other
-    in
-    t.kind <- kind;
-    kind
+  | Unknown -> fst (look t number)
   | kind -> kind
 
 (* Runs with the descriptor's number. A device may always be ready, so others go first. *)
@@ -149,16 +153,23 @@ let copy_flow src dst =
   let s = Sched.get () in
   Pools.use s.pools.blocks @@ fun memory ->
   let buf = Cstruct.of_bigarray memory in
-  let rec plain ~may_leave =
+  let rec plain () =
     match read src buf with
     | 0 -> ()
     | count ->
       write_all dst (Cstruct.sub buf 0 count);
-      if count = buf.len && may_leave then copy_within_kernel src dst;
-      plain ~may_leave:false
+      plain ()
   in
-  let is_file t = Fd.use t.fd ~if_closed:(fun () -> false) (fun fd -> kind t (Raw.number fd) = Regular) in
-  plain ~may_leave:(is_file src && is_file dst)
+  let facts t look = Fd.use t.fd ~if_closed:(fun () -> (Other, 0)) (fun fd -> look t (Raw.number fd)) in
+  match facts src look with
+  | Regular, size when fst (facts dst (fun t number -> (kind t number, 0))) = Regular ->
+    let count = read src buf in
+    write_all dst (Cstruct.sub buf 0 count);
+    (* A file that was read from its beginning, as far as it went a moment ago, is not asked again. *)
+    if count > 0 && count <> size then (
+      if count = buf.len then copy_within_kernel src dst;
+      plain ())
+  | _ -> plain ()
 
 module Impl = struct
   type nonrec t = t
@@ -247,8 +258,8 @@ let handler =
   Eio.Resource.handler
     (Eio.Resource.H (Impl.Flow, Fun.id) :: Eio.Resource.bindings (Eio_unix.Pi.flow_handler (module Impl)))
 
-let of_fd ?is_named fd =
-  let r = Eio.Resource.T (make ?is_named fd, handler) in
+let of_fd ?is_named ?kind fd =
+  let r = Eio.Resource.T (make ?is_named ?kind fd, handler) in
   (r : [ `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r
     :> [< `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r)
 

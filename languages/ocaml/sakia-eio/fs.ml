@@ -225,7 +225,10 @@ end = struct
       | `Exclusive perm -> (perm, Raw.o_creat lor Raw.o_excl)
     in
     let flags = flags lor Raw.o_rdwr lor link_flag follow lor if append then Raw.o_append else 0 in
-    (Flow.of_fd ~is_named:true (openat ~sw t.place path ~flags ~mode) :> Eio.File.rw_ty r)
+    let fd = openat ~sw t.place path ~flags ~mode in
+    (* What was made just now is a regular file. *)
+    let kind = if flags land Raw.o_excl <> 0 then Some Flow.Regular else None in
+    (Flow.of_fd ~is_named:true ?kind fd :> Eio.File.rw_ty r)
 
   let mkdir t ~perm path = mkdir t.place path ~perm
   let unlink t path = remove t.place path ~flags:0

@@ -9,7 +9,7 @@ type t = {
   entries : pool; (* of directories *)
 }
 
-let kept_max = 16
+let kept_max = 64
 let pool size = { size; free = []; count = 0 }
 let block = 32 lsl 10
 

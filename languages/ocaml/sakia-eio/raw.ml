@@ -11,7 +11,7 @@ external wake : waker -> unit = "eio_sakia_wake" [@@noalloc]
 external leave_waker : waker -> unit = "eio_sakia_leave_waker" [@@noalloc]
 external why_no_ring : loop -> string = "eio_sakia_why_no_ring"
 external take : loop -> bytes -> int = "eio_sakia_take" [@@noalloc]
-external wait : loop -> bytes -> int -> int = "eio_sakia_wait"
+external wait : loop -> bytes -> int -> bool -> int = "eio_sakia_wait"
 external cancel : loop -> (int[@untagged]) -> unit = "eio_sakia_cancel_byte" "eio_sakia_cancel" [@@noalloc]
 external under_way : loop -> int = "eio_sakia_under_way" [@@noalloc]
 external stop : loop -> int -> int array = "eio_sakia_stop"
@@ -145,7 +145,7 @@ external try_receive_message :
   int -> int -> Cstruct.t list -> int * Unix.sockaddr option * Unix.file_descr list
   = "eio_sakia_try_receive_message"
 
-external kind : (int[@untagged]) -> (int[@untagged]) = "eio_sakia_kind_byte" "eio_sakia_kind" [@@noalloc]
+external facts : (int[@untagged]) -> (int[@untagged]) = "eio_sakia_facts_byte" "eio_sakia_facts" [@@noalloc]
 external now : unit -> (int[@untagged]) = "eio_sakia_now_byte" "eio_sakia_now" [@@noalloc]
 external error : int -> Unix.error = "eio_sakia_error"
 external entries : memory -> int -> (Eio.File.Stat.kind * string) list = "eio_sakia_entries"

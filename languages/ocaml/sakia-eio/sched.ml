@@ -50,6 +50,7 @@ type t = {
   budget : budget;
   mutable current : Fiber_context.t; (* the running fiber *)
   mutable main_runs : bool;
+  mutable is_quiet : bool; (* the last sleep brought nothing *)
   for_room : (unit -> unit) Queue.t; (* what to do when fewer requests are under way *)
 }
 
@@ -58,6 +59,9 @@ type _ Effect.t += Enter : (t -> 'a Suspended.t -> exit) -> 'a Effect.t | Get : 
 (* Plain calls of a fiber in a row, and their time. *)
 let calls_max = 8
 let turn_ns = 50_000
+
+(* A sleep of this length may miss a signal, which is handled at its end. *)
+let unguarded_ns = 1_000_000
 
 (* A domain may run schedulers on several of its threads. *)
 let of_domain : t option Domain.DLS.key = Domain.DLS.new_key (fun () -> None)
@@ -153,17 +157,25 @@ and turn t =
     Lf_queue.push t.queue Turn;
     next t
 
-(* Results that are there, or that come within the timeout if nobody else can run. *)
+(* Results that are there, or that come within the timeout if nobody else can run. A sleep that may be long is guarded
+   against signals just ahead of it; a first short one is not, which is cheaper where something comes soon. *)
 and look t timeout =
   match if t.table.used = 0 then 0 else Raw.take t.loop t.results with
-  | 0 when not (Lf_queue.is_empty t.queue) -> if t.table.used = 0 then 0 else Raw.wait t.loop t.results 0
+  | 0 when not (Lf_queue.is_empty t.queue) ->
+    t.is_quiet <- false;
+    if t.table.used = 0 then 0 else Raw.wait t.loop t.results 0 false
   | 0 ->
     Atomic.set t.needs_wake true;
     let timeout = if Lf_queue.is_empty t.queue then timeout else 0 in
+    let is_long = timeout < 0 || timeout > unguarded_ns in
     Trace.suspend_domain Begin;
-    let count = Raw.wait t.loop t.results timeout in
+    let count =
+      if is_long && not t.is_quiet then Raw.wait t.loop t.results unguarded_ns false
+      else Raw.wait t.loop t.results timeout is_long
+    in
     Trace.suspend_domain End;
     Atomic.set t.needs_wake false;
+    t.is_quiet <- count = 0;
     count
   | count -> count
 
@@ -184,17 +196,16 @@ let check t =
   | Some ex -> raise ex
   | None -> ()
 
-(* Before a call that may be done at once: others run if this fiber made many in a row. *)
+(* Before a call that may be done at once: others run if this fiber made many in a row. The clock is read from the second
+   one on. *)
 let before_call t =
   let budget = t.budget in
-  if budget.calls = 0 then (
-    budget.since <- Raw.now ();
-    budget.calls <- 1)
-  else if budget.calls >= calls_max || Raw.now () - budget.since > turn_ns then (
+  let calls = budget.calls + 1 in
+  budget.calls <- calls;
+  if calls = 2 then budget.since <- Raw.now ()
+  else if calls > calls_max || (calls > 2 && Raw.now () - budget.since > turn_ns) then (
     pass ();
-    budget.since <- Raw.now ();
-    budget.calls <- 1)
-  else budget.calls <- budget.calls + 1;
+    budget.calls <- 1);
   check t
 
 let suspend op token kept =
@@ -280,6 +291,7 @@ let with_scheduler f =
       budget = { calls = 0; since = 0 };
       current = Fiber_context.make_root ();
       main_runs = true;
+      is_quiet = false;
       for_room = Queue.create ();
     }
   in

@@ -233,44 +233,28 @@ CAMLprim value eio_sakia_take(value loop, value to) {
     return tell(Bytes_val(to), it->results, count < 0 ? 0 : count);
 }
 
-/* A sleep up to this long may miss a signal that comes just before it, and then handles it at its end. */
-#define UNMASKED_NS 1000000
-
-static int64_t sleep_masked(struct eio_loop *it, int64_t timeout) {
-    sigset_t old;
-    int64_t count = 0;
-
-    pthread_sigmask(SIG_BLOCK, &it->all, &old);
-    if (!caml_check_pending_actions()) {
-        caml_enter_blocking_section_no_pending();
-        count = sakia_loop_wait_masked(it->loop, it->results, RESULTS, timeout, &old);
-        caml_leave_blocking_section();
-    }
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    return count;
-}
-
 /* Submits and waits, with the runtime lock released. A handler of OCaml's runs after the wait, so a signal that comes
- * between the look for signals and the sleep would be left until something else happens. A long sleep therefore
- * blocks signals, and lets them in while it sleeps; that takes three system calls, which short ones save. */
-CAMLprim value eio_sakia_wait(value loop, value to, value v_timeout) {
+ * between the look for signals and the sleep would be left until something else happens. With `guarded` the thread
+ * blocks its signals before that look, and lets them in while it sleeps; that takes three system calls more. */
+CAMLprim value eio_sakia_wait(value loop, value to, value v_timeout, value v_guarded) {
     CAMLparam2(loop, to);
     struct eio_loop *it = Loop(loop);
-    int64_t timeout = Long_val(v_timeout), count;
-    bool is_long = timeout < 0 || timeout > UNMASKED_NS;
+    int64_t timeout = Long_val(v_timeout), count = 0;
+    bool guarded = Bool_val(v_guarded);
+    sigset_t old;
 
     if (it->early_count > 0)
         CAMLreturn(tell_early(it, to));
-    if (timeout != 0 && caml_check_pending_actions())
-        CAMLreturn(Val_long(0));
-    caml_enter_blocking_section_no_pending();
-    int64_t before = is_long ? now_ns() : 0;
-    count = sakia_loop_wait(it->loop, it->results, RESULTS, is_long ? UNMASKED_NS : timeout);
-    bool goes_on = is_long && count == 0 && now_ns() - before >= UNMASKED_NS;
-    caml_leave_blocking_section();
-    /* Ended early without a result, it was woken. */
-    if (goes_on)
-        count = sleep_masked(it, timeout < 0 ? timeout : timeout - UNMASKED_NS);
+    if (guarded)
+        pthread_sigmask(SIG_BLOCK, &it->all, &old);
+    if (timeout == 0 || !caml_check_pending_actions()) {
+        caml_enter_blocking_section_no_pending();
+        count = guarded ? sakia_loop_wait_masked(it->loop, it->results, RESULTS, timeout, &old)
+                        : sakia_loop_wait(it->loop, it->results, RESULTS, timeout);
+        caml_leave_blocking_section();
+    }
+    if (guarded)
+        pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (count < 0)
         fail_with(count, "sakia_loop_wait");
     CAMLreturn(tell(Bytes_val(to), it->results, count));
@@ -763,14 +747,14 @@ CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) 
     CAMLreturn(result);
 }
 
-/* What a number is, by S_IFMT >> 12; 0 if it is not open. */
-intnat eio_sakia_kind(intnat fd) {
+/* What a number is, by S_IFMT >> 12, and 16 times its size; 0 if it is not open. */
+intnat eio_sakia_facts(intnat fd) {
     struct stat stat;
-    return fstat((int) fd, &stat) < 0 ? 0 : (stat.st_mode & S_IFMT) >> 12;
+    return fstat((int) fd, &stat) < 0 ? 0 : stat.st_size * 16 + ((stat.st_mode & S_IFMT) >> 12);
 }
 
-CAMLprim value eio_sakia_kind_byte(value fd) {
-    return Val_long(eio_sakia_kind(Long_val(fd)));
+CAMLprim value eio_sakia_facts_byte(value fd) {
+    return Val_long(eio_sakia_facts(Long_val(fd)));
 }
 
 intnat eio_sakia_now(value unit) {
