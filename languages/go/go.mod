@@ -1,0 +1,3 @@
+module sakia.invalid/languages/go
+
+go 1.24

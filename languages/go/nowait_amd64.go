@@ -1,0 +1,3 @@
+package sakia
+
+const sysPreadv2 = 327
