@@ -12,7 +12,10 @@ package sakia
 #include <sakia.h>
 #include <stdlib.h>
 
-static const sakia_queue_options queue_options = SAKIA_QUEUE_OPTIONS;
+static sakia_queue_options queue_options(void) {
+    sakia_queue_options options = SAKIA_QUEUE_OPTIONS;
+    return options;
+}
 */
 import "C"
 
@@ -144,7 +147,7 @@ func Why() string {
 func lastError() string { return C.GoString(C.sakia_last_error()) }
 
 func (q *queue) start() {
-	options := C.queue_options
+	options := C.queue_options()
 	options.threads = C.uint32_t(min(4, max(1, runtime.NumCPU()/4)))
 	// Reads of what is in memory were tried by their callers, in parallel.
 	options.flags = C.SAKIA_NO_PLAIN_CALLS

@@ -6,7 +6,10 @@ package sakia
 #include <sakia.h>
 #include <stdlib.h>
 
-static const sakia_tree_options tree_options = SAKIA_TREE_OPTIONS;
+static sakia_tree_options tree_options(void) {
+    sakia_tree_options options = SAKIA_TREE_OPTIONS;
+    return options;
+}
 */
 import "C"
 
@@ -25,7 +28,7 @@ import (
 // progress are completed or removed, and it returns.
 func CopyTree(ctx context.Context, from, to string, options TreeOptions) (TreeCounts, error) {
 	return workTree(ctx, "copy", from, to, func(from, to *C.char, tree **C.sakia_tree) C.int32_t {
-		c := C.tree_options
+		c := C.tree_options()
 		for flag, isSet := range map[C.uint32_t]bool{
 			C.SAKIA_TREE_ARCHIVE:         options.Archive,
 			C.SAKIA_TREE_FORCE:           options.Force,
