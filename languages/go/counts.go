@@ -63,7 +63,7 @@ var plain, queued atomic.Int32
 
 const (
 	// The calls that may wait on threads of Go: beyond them a queue is cheaper.
-	waitersMax = 4
+	waitersMax = 8
 	// The same for calls that wait only on slow servers and full disks: opens, closes, and writes to the page
 	// cache. For them a thread switch is dearer than the call, so only many of them are a crowd.
 	quickMax = 8
@@ -75,7 +75,7 @@ func enterPlain(isQuick bool) bool {
 	if isQuick {
 		isCrowd = plain.Load() >= quickMax
 	} else {
-		isCrowd = plain.Load()+queued.Load() >= waitersMax
+		isCrowd = plain.Load()+queued.Load()+tries.Load() >= waitersMax
 	}
 	if isCrowd && hasQueue() {
 		return false

@@ -34,6 +34,7 @@ type File struct {
 	isUntried atomic.Bool
 	// Reads in a row of what was not in memory.
 	misses atomic.Uint32
+	heat   atomic.Uint32
 	// Held by calls that use the position.
 	position posLock
 	// Held by calls with a context on a file that is left to os.File, since deadlines are its own.
@@ -70,7 +71,7 @@ func OpenFile(name string, flag int, perm fs.FileMode) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return wrap(file, name)
+		return wrap(file, name, flag&syscall.O_NONBLOCK == 0)
 	}
 	return openQueued(name, flag, perm)
 }
@@ -91,7 +92,7 @@ func FromOSFile(file *os.File) (*File, error) {
 	if errno != 0 {
 		return nil, &fs.PathError{Op: "dup", Path: file.Name(), Err: errno}
 	}
-	return wrap(os.NewFile(uintptr(fd), file.Name()), file.Name())
+	return wrap(os.NewFile(uintptr(fd), file.Name()), file.Name(), false)
 }
 
 func duplicate(fd int) (int, syscall.Errno) {
@@ -99,8 +100,8 @@ func duplicate(fd int) (int, syscall.Errno) {
 	return int(number), errno
 }
 
-// wrap takes a file over.
-func wrap(file *os.File, name string) (*File, error) {
+// wrap takes a file over. mayBlock: it does not have O_NONBLOCK, unless os.File has set it.
+func wrap(file *os.File, name string, mayBlock bool) (*File, error) {
 	f := &File{os: file, name: name, fd: -1}
 	conn, err := file.SyscallConn()
 	if err != nil {
@@ -126,10 +127,14 @@ func wrap(file *os.File, name string) (*File, error) {
 		return nil, err
 	}
 	kind := status.Mode & syscall.S_IFMT
-	// One that does not block is read by the poller: some files of the kernel are regular by their mode only.
-	// O_PATH has no contents.
+	// O_PATH has no contents. A file that os.File could give to the poller is left there: some files of the
+	// kernel are regular by their mode only. Those of a FUSE server look so, but the poller does not know when
+	// the server will answer.
 	const oPath = 0x200000
-	f.isOurs = (kind == syscall.S_IFREG || kind == syscall.S_IFBLK) && flags&(syscall.O_NONBLOCK|oPath) == 0
+	f.isOurs = (kind == syscall.S_IFREG || kind == syscall.S_IFBLK) && flags&oPath == 0
+	if f.isOurs && flags&syscall.O_NONBLOCK != 0 {
+		f.isOurs = mayBlock && isFUSE(f.fd) && syscall.SetNonblock(f.fd, false) == nil
+	}
 	f.isAppending = flags&syscall.O_APPEND != 0
 	f.isDirect = flags&syscall.O_DIRECT != 0
 	f.isSlowToWrite = f.isDirect || flags&syscall.O_DSYNC != 0
@@ -140,6 +145,12 @@ func wrap(file *os.File, name string) (*File, error) {
 		f.deadlines = make(chan struct{}, 1)
 	}
 	return f, nil
+}
+
+func isFUSE(fd int) bool {
+	const magic = 0x65735546
+	var status syscall.Statfs_t
+	return syscall.Fstatfs(fd, &status) == nil && int64(status.Type) == magic
 }
 
 // acquire begins a use of the descriptor, unless the file is closed.

@@ -20,10 +20,30 @@ const (
 
 var tellsScheduler atomic.Bool
 
+// Tries under way that the scheduler was told of. The kernel starts to read ahead in them, and that may wait
+// after all, for the tree of the file's extents or a place in the disk's queue: they count as plain calls.
+var tries atomic.Int32
+
 // SetTellScheduler says whether Go's scheduler is told of reads of up to 16 KiB from memory, as of all other
-// system calls. It costs a tenth of the time of such a read. Programs need it that read into mappings of
-// files on slow disks: a page fault within the read would hold up other goroutines.
+// system calls. It costs a tenth of the time of such a read. Without it a goroutine keeps its processor, and
+// a collection of garbage waits for it, also in the rare case that the read waits after all. Programs need it
+// that read into mappings of files on slow disks, or whose disks may stop to answer.
+//
+// The scheduler is told in any case if the last read of the file was not of memory, if other calls wait, and
+// on other file systems than ext4, XFS, Btrfs and tmpfs.
 func SetTellScheduler(tells bool) { tellsScheduler.Store(tells) }
+
+// Of `statfs(2)`: file systems that answer on their own.
+var localTypes = map[int64]bool{0xef53: true, 0x58465342: true, 0x9123683e: true, 0x01021994: true}
+
+// How much is known about reads of a file from memory.
+const (
+	heatUnknown = iota
+	// The last read was from memory.
+	heatHot
+	// The same, but the file system may be served by another process or machine.
+	heatRemote
+)
 
 // tryRead reads what is in memory, at an offset, or at the position if that is negative. It reports whether
 // it did; otherwise a call that may wait has to be made, which also has the error, if there is one.
@@ -42,12 +62,21 @@ func (f *File) tryRead(b []byte, off int64) (int, bool) {
 	part.SetLen(len(b))
 	var n uintptr
 	var errno syscall.Errno
-	if len(b) <= rawMax && !tellsScheduler.Load() {
+	if misses == 0 && len(b) <= rawMax && f.heat.Load() == heatHot && plain.Load()+queued.Load() == 0 &&
+		!tellsScheduler.Load() {
 		n, _, errno = syscall.RawSyscall6(sysPreadv2, uintptr(f.fd), uintptr(unsafe.Pointer(&part)), 1,
 			uintptr(off), 0, rwfNowait)
 	} else {
+		if tries.Add(1)+plain.Load() > waitersMax && hasQueue() {
+			tries.Add(-1)
+			return 0, false
+		}
 		n, _, errno = syscall.Syscall6(sysPreadv2, uintptr(f.fd), uintptr(unsafe.Pointer(&part)), 1,
 			uintptr(off), 0, rwfNowait)
+		tries.Add(-1)
+		if errno == 0 && n > 0 && f.heat.Load() == heatUnknown {
+			f.learnHeat()
+		}
 	}
 	switch errno {
 	case 0:
@@ -69,4 +98,13 @@ func (f *File) tryRead(b []byte, off int64) (int, bool) {
 		f.misses.Store(missesMax)
 	}
 	return 0, false
+}
+
+func (f *File) learnHeat() {
+	var status syscall.Statfs_t
+	if syscall.Fstatfs(f.fd, &status) == nil && localTypes[int64(status.Type)] {
+		f.heat.Store(heatHot)
+	} else {
+		f.heat.Store(heatRemote)
+	}
 }

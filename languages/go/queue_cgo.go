@@ -45,6 +45,9 @@ const (
 const (
 	// The most requests of one submission, and the most results that are taken at a time.
 	batchMax = 128
+	// The most goroutines that submit at a time. A submission should not wait, but it may where the disk's
+	// queue is full.
+	submittersMax = 4
 	// Batches that are kept for later submissions.
 	batchesKept = 16
 	// How long a submitter waits if the queue has as many requests as it may.
@@ -60,7 +63,8 @@ var (
 type queue struct {
 	c *C.sakia_queue
 	// Requests that no submitter has taken yet, newest first. The one that finds none becomes a submitter.
-	head atomic.Pointer[request]
+	head       atomic.Pointer[request]
+	submitters atomic.Int32
 	// All requests, by token. It is copied when it grows.
 	table atomic.Pointer[[]*request]
 	// Its event, for the runtime's poller.
@@ -149,8 +153,6 @@ func lastError() string { return C.GoString(C.sakia_last_error()) }
 func (q *queue) start() {
 	options := C.queue_options()
 	options.threads = C.uint32_t(min(4, max(1, runtime.NumCPU()/4)))
-	// Reads of what is in memory were tried by their callers, in parallel.
-	options.flags = C.SAKIA_NO_PLAIN_CALLS
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var c *C.sakia_queue
@@ -263,10 +265,20 @@ func (q *queue) begin(r *request) {
 	}
 }
 
-// combine submits all requests that were begun.
+// combine submits all requests that were begun, unless so many others do.
 func (q *queue) combine() {
-	// Goroutines that can run may have requests, too: those that the same results have woken, above all.
-	runtime.Gosched()
+	if q.submitters.Add(1) <= submittersMax {
+		// Goroutines that can run may have requests, too: those that the same results have woken, above all.
+		runtime.Gosched()
+		q.submitAll()
+	}
+	// A request that found too many submitters is seen here by the last of them.
+	if q.submitters.Add(-1) < submittersMax && q.head.Load() != nil {
+		go q.combine()
+	}
+}
+
+func (q *queue) submitAll() {
 	var list *request
 	for newest := q.head.Swap(nil); newest != nil; {
 		next := newest.next
@@ -567,7 +579,7 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 		if err != nil {
 			return nil, err
 		}
-		return wrap(file, name)
+		return wrap(file, name, flag&syscall.O_NONBLOCK == 0)
 	}
 	mode := uint32(perm.Perm())
 	for bit, of := range map[fs.FileMode]uint32{
@@ -589,7 +601,7 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 	if errno != 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errno}
 	}
-	return wrap(newOSFile(fd, name), name)
+	return wrap(newOSFile(fd, name), name, flag&syscall.O_NONBLOCK == 0)
 }
 
 func isFifo(path []byte) bool {
