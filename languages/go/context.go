@@ -122,15 +122,20 @@ func (f *File) ReadContext(ctx context.Context, b []byte) (n int, err error) {
 	if err := f.lockPosition(ctx, "read"); err != nil {
 		return 0, err
 	}
-	defer f.position.unlock()
 	if len(b) == 0 {
+		f.position.unlock()
 		return 0, nil
 	}
 	off, err := syscall.Seek(f.fd, 0, io.SeekCurrent)
-	if err != nil {
-		return 0, f.failed("read", err)
+	if err == nil {
+		n, err = f.readPart(ctx, b, off)
 	}
-	n, err = f.readPart(ctx, b, off)
+	if errors.Is(err, syscall.ESPIPE) {
+		// Some files of the kernel are not read at offsets.
+		f.position.unlock()
+		return f.Read(b)
+	}
+	defer f.position.unlock()
 	if n > 0 {
 		_, seekErr := syscall.Seek(f.fd, off+int64(n), io.SeekStart)
 		err = errors.Join(err, f.failed("read", seekErr))
@@ -199,16 +204,16 @@ func (f *File) WriteContext(ctx context.Context, b []byte) (n int, err error) {
 	if err := f.lockPosition(ctx, "write"); err != nil {
 		return 0, err
 	}
-	if f.isAppending {
-		// The kernel knows where it appends, so the position is its own.
+	off, err := syscall.Seek(f.fd, 0, io.SeekCurrent)
+	if err == nil && !f.isAppending {
+		n, err = f.writeParts(ctx, b, off, func() {})
+	}
+	if f.isAppending || errors.Is(err, syscall.ESPIPE) {
+		// The kernel knows where it appends, so the position is its own. Some of its files are not written at
+		// offsets.
 		return f.writeParts(ctx, b, -1, f.position.unlock)
 	}
 	defer f.position.unlock()
-	off, err := syscall.Seek(f.fd, 0, io.SeekCurrent)
-	if err != nil {
-		return 0, f.failed("write", err)
-	}
-	n, err = f.writeParts(ctx, b, off, func() {})
 	if n > 0 {
 		_, seekErr := syscall.Seek(f.fd, off+int64(n), io.SeekStart)
 		err = errors.Join(err, f.failed("write", seekErr))

@@ -85,9 +85,8 @@ func FromOSFile(file *os.File) (*File, error) {
 	}
 	fd := -1
 	var errno syscall.Errno
-	err = conn.Control(func(number uintptr) { fd, errno = duplicate(int(number)) })
-	if err != nil {
-		return nil, err
+	if conn.Control(func(number uintptr) { fd, errno = duplicate(int(number)) }) != nil {
+		return nil, &fs.PathError{Op: "dup", Path: file.Name(), Err: os.ErrClosed}
 	}
 	if errno != 0 {
 		return nil, &fs.PathError{Op: "dup", Path: file.Name(), Err: errno}
