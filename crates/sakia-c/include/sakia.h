@@ -95,14 +95,15 @@
 // In `flags` of options: epoll and threads, even where there is a ring.
 #define SAKIA_NO_RING 2
 
-// In `flags` of options: no request is done by a plain system call within the submission.
+// In `flags` of options: no request is done by a plain system call within the submission. A ring gets them
+// all, whatever their files: a server that does not answer may then hold up its other requests.
 #define SAKIA_NO_PLAIN_CALLS 4
 
 // Nothing, by way of the queue.
 #define SAKIA_OP_NOP 0
 
-// Reads up to `len` bytes of `file` into `buf`, at `offset`. `-EINVAL`: no room. Value: the bytes; fewer than
-// asked for do not mean the end of the file, but 0 does.
+// Reads up to `len` bytes of `file` into `buf`, at `offset`. `-EINVAL`: no room. Value: the bytes; fewer
+// than asked for do not mean the end of the file, but 0 does.
 #define SAKIA_OP_READ 1
 
 // Writes `len` bytes of `buf` to `file`, at `offset`. Value: the bytes.
@@ -119,9 +120,9 @@
 // `RESOLVE_*` of `openat2(2)`. The result has the file.
 #define SAKIA_OP_OPEN 5
 
-// Cancels what is under way on `file`, on all loops, waits for that, and closes it. A loop that has used the
-// file does its part in its next wait. The handle stays, to be given back by `sakia_file_unref`; its requests
-// end with `-EBADF`.
+// Cancels what is under way on `file`, on all loops, waits for that, and closes it. A loop that has used
+// the file does its part in its next wait. The handle stays, to be given back by `sakia_file_unref`; its
+// requests end with `-EBADF`.
 #define SAKIA_OP_CLOSE 6
 
 // Makes the contents of `file` durable; with 1 in `flags` not all of its metadata.
@@ -605,7 +606,8 @@ int32_t sakia_file_release(struct sakia_file *file);
 
 // Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.
 // Returns the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit
-// a request.
+// a request. Linux 6 begins to read ahead all the same, and waits for a place in the queue of a disk that
+// does not answer any more.
 //
 // Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room,
 // others as `pread(2)`. Keeps no memory.

@@ -279,7 +279,8 @@ fn position(offset: u64) -> Option<u64> {
 
 /// Reads up to 256 KiB of `file` into `buf` at `offset`, on the calling thread, unless that may wait.
 /// Returns the bytes; `-EAGAIN` if it might wait, or is not tried because it lately would have: then submit
-/// a request.
+/// a request. Linux 6 begins to read ahead all the same, and waits for a place in the queue of a disk that
+/// does not answer any more.
 ///
 /// Any thread, and no loop is needed: a language calls it with its lock held. Errors: `-EINVAL` no room,
 /// others as `pread(2)`. Keeps no memory.

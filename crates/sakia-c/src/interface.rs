@@ -24,13 +24,14 @@ pub const SAKIA_MORE: u32 = 1;
 pub const SAKIA_RING_ONLY: u32 = 1;
 /// In `flags` of options: epoll and threads, even where there is a ring.
 pub const SAKIA_NO_RING: u32 = 2;
-/// In `flags` of options: no request is done by a plain system call within the submission.
+/// In `flags` of options: no request is done by a plain system call within the submission. A ring gets them
+/// all, whatever their files: a server that does not answer may then hold up its other requests.
 pub const SAKIA_NO_PLAIN_CALLS: u32 = 4;
 
 /// Nothing, by way of the queue.
 pub const SAKIA_OP_NOP: u32 = 0;
-/// Reads up to `len` bytes of `file` into `buf`, at `offset`. `-EINVAL`: no room. Value: the bytes; fewer than
-/// asked for do not mean the end of the file, but 0 does.
+/// Reads up to `len` bytes of `file` into `buf`, at `offset`. `-EINVAL`: no room. Value: the bytes; fewer
+/// than asked for do not mean the end of the file, but 0 does.
 pub const SAKIA_OP_READ: u32 = 1;
 /// Writes `len` bytes of `buf` to `file`, at `offset`. Value: the bytes.
 pub const SAKIA_OP_WRITE: u32 = 2;
@@ -42,9 +43,9 @@ pub const SAKIA_OP_WRITEV: u32 = 4;
 /// Opens `path` below `file`, closed on exec: `flags` are `O_*`, `arg[0]` the mode, `offset2` the
 /// `RESOLVE_*` of `openat2(2)`. The result has the file.
 pub const SAKIA_OP_OPEN: u32 = 5;
-/// Cancels what is under way on `file`, on all loops, waits for that, and closes it. A loop that has used the
-/// file does its part in its next wait. The handle stays, to be given back by `sakia_file_unref`; its requests
-/// end with `-EBADF`.
+/// Cancels what is under way on `file`, on all loops, waits for that, and closes it. A loop that has used
+/// the file does its part in its next wait. The handle stays, to be given back by `sakia_file_unref`; its
+/// requests end with `-EBADF`.
 pub const SAKIA_OP_CLOSE: u32 = 6;
 /// Makes the contents of `file` durable; with 1 in `flags` not all of its metadata.
 pub const SAKIA_OP_SYNC: u32 = 7;
