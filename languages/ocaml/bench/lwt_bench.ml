@@ -152,9 +152,11 @@ let start prefix variant program arguments ~listener =
   let words = prefix @ [ Sys.executable_name; "run"; variant; program ] @ arguments in
   (match Unix.fork () with
   | 0 ->
-    Unix.dup2 ~cloexec:false input Unix.stdout;
-    (match listener with Some fd -> Unix.dup2 ~cloexec:false fd (Obj.magic 3 : Unix.file_descr) | None -> ());
-    Unix.execvpe (List.hd words) (Array.of_list words) (environment variant)
+    (try
+       Unix.dup2 ~cloexec:false input Unix.stdout;
+       (match listener with Some fd -> Unix.dup2 ~cloexec:false fd (Obj.magic 3 : Unix.file_descr) | None -> ());
+       Unix.execvpe (List.hd words) (Array.of_list words) (environment variant)
+     with _ -> Unix._exit 127)
   | pid ->
     Unix.close input;
     fun () ->
@@ -195,7 +197,11 @@ let median list =
   sorted.(Array.length sorted / 2)
 
 (* The number of system calls of a run, by strace; none if there is no strace. *)
+let has_strace = lazy (Sys.command "strace -V >/dev/null 2>&1" = 0)
+
 let calls case variant =
+  if not (Lazy.force has_strace) then None
+  else
   let file = Filename.temp_file "sakia" "strace" in
   let count =
     match one ~prefix:[ "strace"; "-f"; "-c"; "-o"; file ] case variant with

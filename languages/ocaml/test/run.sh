@@ -10,7 +10,10 @@ run() {
     "$@" || { echo "failed: $*"; exit 1; }
 }
 
-program=$1
+case $1 in
+*/*) program=$1 ;;
+*) program=./$1 ;;
+esac
 run "as the machine is" timeout $patience "$program"
 run "io_uring refused" env SAKIA_DRIVER=poll timeout $patience "$program"
 run "no locked memory" sh -c "ulimit -l 0; exec timeout $patience $program"

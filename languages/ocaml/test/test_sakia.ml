@@ -516,6 +516,55 @@ let trees () =
       Tree.cancel canceled;
       (match Tree.wait canceled with Tree.Finished | Failed _ -> () | Running -> fail "no end"))
 
+(* The program's own memory lives until the result was taken, and for ever if there is none. *)
+let roots () =
+  let collect () =
+    Gc.full_major ();
+    Gc.full_major ()
+  in
+  let freed = ref 0 in
+  let watched () =
+    let memory = Bigarray.Array1.create Bigarray.char Bigarray.c_layout 100_000 in
+    Gc.finalise (fun _ -> incr freed) memory;
+    memory
+  in
+  Loop.with_loop (fun loop ->
+      let reader, writer = Unix.pipe ~cloexec:true () in
+      let file = File.adopt reader in
+      let submit () =
+        let buf = Buf.of_bigarray (watched ()) in
+        Loop.submit loop (Request.read file buf ~pos:0 ~len:100_000 ~offset:(-1)) (fun (_ : Outcome.t) -> ())
+      in
+      let ticket = (Sys.opaque_identity submit) () in
+      collect ();
+      equal_int "freed while it is under way" 0 !freed;
+      Loop.cancel loop ticket;
+      wait_until loop (fun f outcome -> f outcome) (fun () -> Loop.under_way loop = 0);
+      collect ();
+      equal_int "freed after its result" 1 !freed;
+      Unix.close writer;
+      close loop file);
+  (* The open of a FIFO without another end keeps a thread, which nothing can end: its datum stays. *)
+  with_folder (fun folder ->
+      let path = Filename.concat folder "fifo" in
+      Unix.mkfifo path 0o600;
+      let loop = Loop.create ~mode:Loop.Poll () in
+      freed := 0;
+      let submit () =
+        ignore (Loop.submit loop (Request.open_ path ~flags:Flags.o_wronly ~perm:0) (watched ()) : Loop.ticket)
+      in
+      (Sys.opaque_identity submit) ();
+      ignore (Loop.wait ~timeout_ns:50_000_000 loop ignore_results : int);
+      let leaked = List.length (Loop.stop ~limit_ns:0 loop) in
+      Loop.free loop;
+      collect ();
+      if leaked = 0 then Printf.printf "nothing leaked... "
+      else equal_int "freed although it leaked" 0 !freed;
+      (* The other end: the thread can go. *)
+      match Unix.openfile path [ Unix.O_RDONLY; O_NONBLOCK; O_CLOEXEC ] 0 with
+      | fd -> Unix.close fd
+      | exception Unix.Unix_error _ -> ())
+
 let memory_of_results () =
   (* An opened file that nothing takes is closed by the collector: the test's end counts descriptors. *)
   Loop.with_loop (fun loop ->
@@ -557,5 +606,6 @@ let () =
   run_closed "a shared queue" shared_queue;
   run_closed "signals" signals;
   run_closed "pollable" pollable;
+  run_closed "roots" roots;
   run_closed "trees" trees;
   run_closed "results that nothing takes" memory_of_results
