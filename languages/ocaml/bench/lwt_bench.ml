@@ -1,7 +1,8 @@
 (* File sum, TCP sum and echo on Lwt: on libev with the pool of threads, without it, and on Sakia.
 
-   Each measurement is a process of its own; variants alternate, and medians are compared. Processor time is the measure:
-   wall time depends on what else the machine does. Cases that lose are printed as those that win. *)
+   Each measurement is a process of its own; variants alternate, and medians are compared. Processor time is
+   the measure: wall time depends on what else the machine does. Cases that lose are printed as those that
+   win. *)
 
 open Lwt.Infix
 
@@ -101,7 +102,8 @@ let run variant program arguments =
     match (program, arguments) with
     | "file", [ path ] when variant = "unix" -> fun () -> Lwt.return (file_sum_unix path)
     | "file", [ path ] -> fun () -> file_sum channel path
-    | "positional", [ path; reads ] when variant = "sakia" -> fun () -> positional_sakia path (int_of_string reads)
+    | "positional", [ path; reads ] when variant = "sakia" -> fun () ->
+      positional_sakia path (int_of_string reads)
     | "positional", [ path; reads ] -> fun () -> positional_lwt path (int_of_string reads)
     | "tcp", [] -> fun () -> accept_all (inherited ()) 1 tcp_sum
     | "echo", [ connections ] -> fun () -> accept_all (inherited ()) (int_of_string connections) echo
@@ -143,7 +145,8 @@ let ping address connections rounds =
 type result = { total : int; cpu : int; voluntary : int; other : int }
 
 let environment variant =
-  let others = List.filter (fun it -> not (String.length it > 4 && String.sub it 0 4 = "LWT_")) (Array.to_list (Unix.environment ())) in
+  let others = List.filter (fun it -> not (String.length it > 4 && String.sub it 0 4 =
+    "LWT_")) (Array.to_list (Unix.environment ())) in
   Array.of_list (if variant = "none" then "LWT_ASYNC_METHOD=none" :: others else others)
 
 (* Starts a run, below `prefix`; with a listening socket as descriptor 3. *)
@@ -154,7 +157,8 @@ let start prefix variant program arguments ~listener =
   | 0 ->
     (try
        Unix.dup2 ~cloexec:false input Unix.stdout;
-       (match listener with Some fd -> Unix.dup2 ~cloexec:false fd (Obj.magic 3 : Unix.file_descr) | None -> ());
+       (match listener with Some fd -> Unix.dup2 ~cloexec:false fd (Obj.magic 3 : Unix.file_descr) | None
+         -> ());
        Unix.execvpe (List.hd words) (Array.of_list words) (environment variant)
      with _ -> Unix._exit 127)
   | pid ->
@@ -240,14 +244,16 @@ let measure rounds case =
         Hashtbl.add results (variant, round) result)
       case.variants
   done;
-  Printf.printf "\n%s\n%-8s %12s %8s %8s %8s %14s %16s\n%!" case.title "" "CPU ms" "of first" "lowest" "highest"
+  Printf.printf "\n%s\n%-8s %12s %8s %8s %8s %14s %16s\n%!" case.title "" "CPU ms" "of first" "lowest"
+    "highest"
     "switches/MiB" ("calls/" ^ snd case.units);
   let first = List.hd case.variants in
   List.iter
     (fun variant ->
       let all f = List.init rounds (fun round -> f round (Hashtbl.find results (variant, round))) in
       let ratios =
-        all (fun round result -> float_of_int result.cpu /. float_of_int (Hashtbl.find results (first, round)).cpu)
+        all (fun round result -> float_of_int result.cpu /. float_of_int (Hashtbl.find results (first,
+          round)).cpu)
       in
       let switches = median (all (fun _ result -> float_of_int (result.voluntary + result.other))) in
       let calls =
@@ -279,7 +285,8 @@ let cases folder ~size ~messages =
   let echo connections =
     let rounds = messages / connections in
     {
-      title = Printf.sprintf "Echo of 64 bytes, %d connection(s), %d messages" connections (rounds * connections);
+      title = Printf.sprintf "Echo of 64 bytes, %d connection(s), %d messages" connections
+        (rounds * connections);
       program = "echo";
       arguments = [ string_of_int connections ];
       variants = [ "libev"; "sakia" ];

@@ -75,8 +75,8 @@ let make_files host =
   host.files <- Some files;
   files
 
-(* As Lwt cancels its jobs in a forked child: after a pause, so that nothing of it runs before an exec. The parent's loop
-   stays as it is, and with it the memory that the parent's kernel writes. *)
+(* As Lwt cancels its jobs in a forked child: after a pause, so that nothing of it runs before an exec. The
+   parent's loop stays as it is, and with it the memory that the parent's kernel writes. *)
 let abandon host =
   match host.files with
   | None -> ()
@@ -138,7 +138,8 @@ class engine ?(mode = Loop.Automatic) () =
         if files.watch <> None then timeout_ns
         else
           match
-            Loop.submit files.loop (Request.poll_number (Watchers.number watchers) ~events:Flags.pollin) Watchers
+            Loop.submit files.loop (Request.poll_number (Watchers.number watchers)
+              ~events:Flags.pollin) Watchers
           with
           | ticket ->
             files.watch <- Some ticket;
@@ -166,7 +167,8 @@ class engine ?(mode = Loop.Automatic) () =
           when Loop.under_way files.loop > (if files.watch = None then 0 else 1)
                || (not (Stdlib.Queue.is_empty files.ready))
                || idle_turns >= idle_turns_max ->
-          let may_sleep = block && (not always_ready) && Stdlib.Queue.is_empty files.ready && idle_turns < idle_turns_max in
+          let may_sleep = block && (not always_ready) && Stdlib.Queue.is_empty files.ready
+            && idle_turns < idle_turns_max in
           idle_turns <- 0;
           self#sleep_in_loop files (timeout_ns may_sleep)
         | _ -> (
@@ -190,7 +192,8 @@ let install ?mode () = Lwt_engine.set (new engine ?mode ())
 
 let is_forked files = files.process <> Unix.getpid ()
 
-(* With another engine, the loop is looked after before each sleep of that one, whose sleep it ends by a descriptor. *)
+(* With another engine, the loop is looked after before each sleep of that one, whose sleep it ends by a
+   descriptor. *)
 let hook host files =
   let descriptor = Loop.pollable files.loop in
   let event = Lwt_engine.on_readable descriptor ignore in
@@ -246,7 +249,8 @@ let close_dropped files (outcome : Outcome.t) =
   | Some file -> (
     let call = { outcome = None; answer = ignore; reject = ignore } in
     (* If it cannot be submitted, the collector closes the file. *)
-    try ignore (Loop.submit files.loop (Request.close file) (Call call) : Loop.ticket) with Unix.Unix_error _ -> ())
+    try ignore (Loop.submit files.loop (Request.close file) (Call call) : Loop.ticket)
+      with Unix.Unix_error _ -> ())
 
 let rec start host request call =
   let files = files_of host in
@@ -307,7 +311,8 @@ let guard f = try f () with (Unix.Unix_error _ | Invalid_argument _) as error ->
 (* The most bytes of one call. *)
 let chunk = 256 * 1024
 
-(* A pipe or a socket that is in non-blocking mode and not ready: waits until it is, and performs the request again. *)
+(* A pipe or a socket that is in non-blocking mode and not ready: waits until it is, and performs the
+   request again. *)
 let rec perform_ready file events request =
   submit request >>= fun outcome ->
   if outcome.Outcome.value = -Flags.eagain then
@@ -363,7 +368,8 @@ let rec read_parts file bytes pos len offset total =
   | count when count < 0 -> if total > 0 then total else count
   | count ->
     let total = total + count in
-    if count < 32 * 1024 || total = len || total >= chunk then total else read_parts file bytes pos len offset total
+    if count < 32 * 1024 || total = len || total >= chunk then
+      total else read_parts file bytes pos len offset total
 
 let rec write_parts file bytes pos len offset total =
   let offset' = if offset < 0 then offset else offset + total in
@@ -372,7 +378,8 @@ let rec write_parts file bytes pos len offset total =
   | count when count < 0 -> if total > 0 then total else count
   | count ->
     let total = total + count in
-    if count < 32 * 1024 || total = len || total >= chunk then total else write_parts file bytes pos len offset total
+    if count < 32 * 1024 || total = len || total >= chunk then
+      total else write_parts file bytes pos len offset total
 
 let read_bytes file bytes pos len offset =
   guard (fun () ->
@@ -445,7 +452,8 @@ end
 let of_file (type m) ?buffer ?close ~(mode : m Lwt_io.mode) file =
   let close = match close with Some close -> close | None -> fun () -> File.close file in
   let seek offset command = guard (fun () -> Lwt.return (File.lseek file offset command)) in
-  let transfer = match mode with Lwt_io.Input -> File.read_bigarray file | Output -> File.write_bigarray file in
+  let transfer = match mode with Lwt_io.Input -> File.read_bigarray file | Output ->
+    File.write_bigarray file in
   Lwt_io.make ?buffer ~close ~seek ~mode transfer
 
 let open_file (type m) ?buffer ?flags ?perm ~(mode : m Lwt_io.mode) path =
@@ -491,7 +499,8 @@ let rec finish_tree tree operation path =
     promise >>= fun () -> finish_tree tree operation path
   | Finished -> Lwt.return (Tree.counts tree, failures tree [])
   | Failed error when error = eremoteio -> Lwt.return (Tree.counts tree, failures tree [])
-  | Failed error -> Lwt.fail (if error = ecanceled then Lwt.Canceled else Unix.Unix_error (error, operation, path))
+  | Failed error -> Lwt.fail (if error = ecanceled then Lwt.Canceled else Unix.Unix_error (error,
+    operation, path))
 
 let copy_tree ?options from destination =
   guard (fun () -> finish_tree (Tree.copy ?options from destination) "copy_tree" from)

@@ -4,15 +4,15 @@
       let () = Sakia_lwt.install ()
     ]}
 
-    before [Lwt_main.run] is the whole change for a program of sockets and timers. Files are used through this module:
-    {!open_file} and {!with_file} take the place of those of [Lwt_io].
+    before [Lwt_main.run] is the whole change for a program of sockets and timers. Files are used through
+    this module: {!open_file} and {!with_file} take the place of those of [Lwt_io].
 
     Everything here is for the thread that runs [Lwt_main.run]. *)
 
 (** {1 The engine} *)
 
-(** Watchers, timers and requests of one loop. All watchers survive [Lwt_unix.fork]; in the child, file operations that
-    were under way are rejected with [Lwt.Canceled], as Lwt does it with its jobs. *)
+(** Watchers, timers and requests of one loop. All watchers survive [Lwt_unix.fork]; in the child, file
+    operations that were under way are rejected with [Lwt.Canceled], as Lwt does it with its jobs. *)
 class engine :
   ?mode:Sakia.Loop.mode
   -> unit
@@ -31,8 +31,8 @@ val why_no_ring : unit -> string option
 
     They work with other engines, too: then the loop is watched by Lwt's engine. *)
 
-(** Submits a request, and is its result. Lwt.cancel cancels the request, and rejects the promise at once. Buffers belong to
-    the request until it has ended, canceled or not: [f] runs then. Files of canceled requests are closed.
+(** Submits a request, and is its result. Lwt.cancel cancels the request, and rejects the promise at once.
+    Its buffers belong to it until it has ended, canceled or not. A file that it brings after that is closed.
     @param finish runs when the buffers are the program's again. *)
 val submit : ?finish:(unit -> unit) -> Sakia.Request.t -> Sakia.Outcome.t Lwt.t
 
@@ -44,8 +44,8 @@ val under_way : unit -> int
 
 (** {1 Files}
 
-    What the kernel has in memory is read and written by a call that never waits, on this thread. Everything else is a
-    request. After a few calls that did not wait, a promise pauses, so that others run. *)
+    What the kernel has in memory is read and written by a call that never waits, on this thread. Everything
+    else is a request. After a few calls that did not wait, a promise pauses, so that others run. *)
 
 module File : sig
   type t = Sakia.File.t
@@ -55,7 +55,8 @@ module File : sig
 
   val close : t -> unit Lwt.t
 
-  (** As [Lwt_unix.read], at the file's position. Fewer bytes than asked for are the end, or a signal's or a pipe's. *)
+  (** As [Lwt_unix.read], at the file's position. Fewer bytes than asked for are the end, or a signal's or a
+      pipe's. *)
   val read : t -> bytes -> int -> int -> int Lwt.t
 
   val write : t -> bytes -> int -> int -> int Lwt.t
@@ -83,7 +84,8 @@ end
 (** {1 Channels} *)
 
 (** A channel for an open file. [Lwt_io.close] closes it. *)
-val of_file : ?buffer:Lwt_bytes.t -> ?close:(unit -> unit Lwt.t) -> mode:'m Lwt_io.mode -> File.t -> 'm Lwt_io.channel
+val of_file : ?buffer:Lwt_bytes.t -> ?close:(unit -> unit Lwt.t) -> mode:'m Lwt_io.mode -> File.t ->
+  'm Lwt_io.channel
 
 (** As [Lwt_io.open_file]. *)
 val open_file :
@@ -106,7 +108,8 @@ val with_file :
 
 (** {1 Trees} *)
 
-(** Copies as [cp -a] or, without [Archive], as [cp -r]; see {!Sakia.Tree.copy}. Canceling the promise cancels the copy.
+(** Copies as [cp -a] or, without [Archive], as [cp -r]; see {!Sakia.Tree.copy}. Canceling the promise
+    cancels the copy.
     @return the counts and the failures. *)
 val copy_tree :
   ?options:Sakia.Tree.option_ list -> string -> string -> (Sakia.Tree.counts * Sakia.Tree.failure list) Lwt.t

@@ -24,7 +24,8 @@ value sakia_lwt_epoll_control(value set, value operation, value fd, value events
     memset(&event, 0, sizeof event);
     event.events = (Int_val(events) & 1 ? EPOLLIN : 0) | (Int_val(events) & 2 ? EPOLLOUT : 0);
     event.data.u64 = (uint64_t)Long_val(data);
-    return Val_int(epoll_ctl(Int_val(set), operations[Int_val(operation)], Int_val(fd), &event) < 0 ? -errno : 0);
+    return Val_int(epoll_ctl(Int_val(set), operations[Int_val(operation)], Int_val(fd), &event) < 0 ? -errno
+                                                                                                    : 0);
 }
 
 /* Stores pairs of 64-bit numbers: events, 1 for reading and 2 for writing, and the data. */

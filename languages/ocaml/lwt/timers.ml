@@ -92,7 +92,8 @@ let stop it timer =
     if timer.queued then begin
       it.stopped_count <- it.stopped_count + 1;
       if it.stopped_count > 64 && it.stopped_count > it.count / 2 then begin
-        let live = List.filter (fun timer -> not timer.stopped) (Array.to_list (Array.sub it.heap 0 it.count)) in
+        let live = List.filter (fun timer -> not timer.stopped) (Array.to_list
+          (Array.sub it.heap 0 it.count)) in
         it.heap <- Array.make (Array.length it.heap) nothing;
         it.count <- 0;
         it.stopped_count <- 0;

@@ -93,7 +93,8 @@ let change it (entry : entry) =
 let add it fd ~writing call =
   let entry = entry_of it (fd_of fd) in
   let watcher = { entry; writing; call; active = true } in
-  if writing then entry.writers <- entry.writers @ [ watcher ] else entry.readers <- entry.readers @ [ watcher ];
+  if writing then entry.writers <- entry.writers @ [ watcher ]
+    else entry.readers <- entry.readers @ [ watcher ];
   entry.fresh <- true;
   change it entry;
   watcher
@@ -146,7 +147,8 @@ let settle it (entry : entry) =
     entry.always_ready <- false;
     it.always <- List.filter (fun other -> other != entry) it.always
   end;
-  if events <> 0 && (entry.fresh || entry.armed <> events) && not entry.always_ready then arm it entry events 2;
+  if events <> 0 && (entry.fresh || entry.armed <> events) && not entry.always_ready then
+    arm it entry events 2;
   entry.fresh <- false
 
 let renew it =

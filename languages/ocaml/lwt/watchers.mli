@@ -12,8 +12,8 @@ type watcher
 val add : t -> Unix.file_descr -> writing:bool -> (unit -> unit) -> watcher
 val stop : t -> watcher -> unit
 
-(** Tells the kernel of what was added and stopped. Returns whether a call may not sleep, since a descriptor that cannot
-    be watched, such as a regular file, is always ready.
+(** Tells the kernel of what was added and stopped. Returns whether a call may not sleep, since a descriptor
+    that cannot be watched, such as a regular file, is always ready.
     @param before called before {!number} changes and the old set is closed, which is rare. *)
 val flush : t -> before:(unit -> unit) -> bool
 

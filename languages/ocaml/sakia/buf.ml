@@ -90,7 +90,8 @@ external blit_of : bytes -> (int[@untagged]) -> memory -> (int[@untagged]) -> (i
   [@@noalloc]
 
 let check name it pos len other other_pos =
-  if len < 0 || pos < 0 || pos > length it - len || other_pos < 0 || other_pos > other - len then invalid_arg name
+  if len < 0 || pos < 0 || pos > length it - len || other_pos < 0 || other_pos > other - len then
+    invalid_arg name
 
 let blit_to_bytes it pos bytes bytes_pos len =
   check "Sakia.Buf.blit_to_bytes" it pos len (Bytes.length bytes) bytes_pos;
@@ -107,7 +108,8 @@ let blit_of_string string string_pos it pos len =
 let copy it pos other other_pos len =
   check "Sakia.Buf.copy" it pos len (length other) other_pos;
   if len > 0 then
-    Bigarray.Array1.blit (Bigarray.Array1.sub it.memory pos len) (Bigarray.Array1.sub other.memory other_pos len)
+    Bigarray.Array1.blit (Bigarray.Array1.sub it.memory pos len)
+      (Bigarray.Array1.sub other.memory other_pos len)
 
 let sub_string it pos len =
   check "Sakia.Buf.sub_string" it pos len len 0;

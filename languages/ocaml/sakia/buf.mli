@@ -1,25 +1,27 @@
 (** Memory for requests: outside the OCaml heap, where it does not move.
 
-    A fresh Bigarray costs as much as many reads, so buffers come from a pool: of the domain, or with OCaml 4 of
-    the program. A buffer that is not returned to a pool is freed by the collector, once no request uses it. *)
+    A fresh Bigarray costs as much as many reads, so buffers come from a pool: of the domain, or with OCaml
+    4 of the program. A buffer that is not returned to a pool is freed by the collector, once no request
+    uses it. *)
 
 (** The bytes of a buffer. [Cstruct.buffer] and [Lwt_bytes.t] are the same type. *)
 type memory = (char, Bigarray.int8_unsigned_elt, Bigarray.c_layout) Bigarray.Array1.t
 
 type t
 
-(** [take size] is a buffer of at least [size] bytes, from the pool if it has one. Its contents are those of an
-    earlier use.
+(** [take size] is a buffer of at least [size] bytes, from the pool if it has one. Its contents are those of
+    an earlier use.
     @raise Invalid_argument if [size] is negative. *)
 val take : int -> t
 
 (** Returns a buffer to the pool of the calling domain. The caller must not use it afterwards.
-    @raise Invalid_argument if it was given back before, if a request uses it, or if it is no buffer of a pool. *)
+    @raise Invalid_argument if it was given back before, if a request uses it, or if it is no buffer of a
+    pool. *)
 val give : t -> unit
 
-(** The program's own memory as a buffer. It stays alive until the last result of each request that uses it was
-    taken; for ever if the request leaks. Until then the program may not change it, or read what is written to
-    it. *)
+(** The program's own memory as a buffer. It stays alive until the last result of each request that uses it
+    was taken; for ever if the request leaks. Until then the program may not change it, or read what is
+    written to it. *)
 val of_bigarray : memory -> t
 
 val memory : t -> memory

@@ -122,7 +122,8 @@ let is_done ticket = ticket = done_
 let cancel it ticket =
   mine it "cancel";
   let token = ticket land ((1 lsl token_bits) - 1) in
-  if token < Array.length it.uses && it.uses.(token) = ticket lsr token_bits && Obj.is_block (Obj.repr it.entries.(token))
+  if token < Array.length it.uses && it.uses.(token) =
+    ticket lsr token_bits && Obj.is_block (Obj.repr it.entries.(token))
   then ignore (Raw.check "cancel" "" (Raw.loop_cancel it.raw token) : int)
 
 let under_way it = Raw.check "under_way" "" (Raw.loop_under_way it.raw)
@@ -211,7 +212,8 @@ let blit_received it received ~pos buf ~dst ~len =
     || dst > Buf.length buf - len
   then invalid_arg "Sakia.Loop.blit_received";
   ignore
-    (Raw.check "blit_received" "" (Raw.loop_received it.raw (Outcome.address received) pos (Buf.memory buf) dst len) : int)
+    (Raw.check "blit_received" "" (Raw.loop_received it.raw (Outcome.address received) pos
+      (Buf.memory buf) dst len) : int)
 
 let give_back it received =
   mine it "give_back";

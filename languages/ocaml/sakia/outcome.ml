@@ -43,7 +43,8 @@ let make request area index =
   in
   { value; file; more = has_more area index; received }
 
-let commit it area index = match it.file with None -> () | Some file -> Raw.file_take (File.handle file) area index
+let commit it area index = match it.file with None -> () | Some file ->
+  Raw.file_take (File.handle file) area index
 
 let get request it =
   if it.value >= 0 then it.value else Raw.fail it.value (Request.name request) (Request.what request)

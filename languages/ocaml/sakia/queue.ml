@@ -116,7 +116,8 @@ let collect it call operation =
       List.init count (finish it area))
 
 let take it f =
-  let results = match left it with [] -> collect it (fun area -> Raw.queue_take it.raw area Outcome.room) "take" | left -> left in
+  let results = match left it with [] -> collect it (fun area ->
+    Raw.queue_take it.raw area Outcome.room) "take" | left -> left in
   deliver it f results;
   List.length results
 

@@ -1,6 +1,6 @@
-(** A queue takes requests from any number of domains and threads, and performs them on threads of its own. What ends at
-    once is done by the thread that submits it; any thread takes the results of the rest. It is for files, and for
-    threads that may block: a switch of threads costs more than a loop's requests.
+(** A queue takes requests from any number of domains and threads, and performs them on threads of its own.
+    What ends at once is done by the thread that submits it; any thread takes the results of the rest. It is
+    for files, and for threads that may block: a switch of threads costs more than a loop's requests.
 
     In a child of [fork] each call raises [Unix_error (EPERM, _, _)]. A queue stays until it is stopped. *)
 
@@ -28,8 +28,8 @@ val cancel : 'a t -> ticket -> unit
 (** The number of requests whose last result was not taken. *)
 val under_way : 'a t -> int
 
-(** Takes results that are there, and calls the function for each. Keeps the runtime lock. If the function raises, the
-    other results are left for the next call of any thread. *)
+(** Takes results that are there, and calls the function for each. Keeps the runtime lock. If the function
+    raises, the other results are left for the next call of any thread. *)
 val take : 'a t -> ('a -> Outcome.t -> unit) -> int
 
 (** As {!Loop.wait}. Several threads share the results. *)

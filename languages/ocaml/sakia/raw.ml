@@ -27,19 +27,23 @@ external file_take : file -> memory -> (int[@untagged]) -> unit
 external file_drop : memory -> (int[@untagged]) -> unit = "sakia_ml_file_drop_byte" "sakia_ml_file_drop"
   [@@noalloc]
 
-external try_read : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_read : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_read_byte" "sakia_ml_try_read"
   [@@noalloc]
 
-external try_write : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_write : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_write_byte" "sakia_ml_try_write"
   [@@noalloc]
 
-external try_recv : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_recv : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_recv_byte" "sakia_ml_try_recv"
   [@@noalloc]
 
-external try_send : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_send : file -> memory -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_send_byte" "sakia_ml_try_send"
   [@@noalloc]
 
@@ -48,19 +52,23 @@ external try_write_large : file -> memory -> int -> int -> int -> int = "sakia_m
 external try_recv_large : file -> memory -> int -> int -> int -> int = "sakia_ml_try_recv_large"
 external try_send_large : file -> memory -> int -> int -> int -> int = "sakia_ml_try_send_large"
 
-external try_read_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_read_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_read_bytes_byte" "sakia_ml_try_read_bytes"
   [@@noalloc]
 
-external try_write_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_write_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_write_bytes_byte" "sakia_ml_try_write_bytes"
   [@@noalloc]
 
-external try_recv_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_recv_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_recv_bytes_byte" "sakia_ml_try_recv_bytes"
   [@@noalloc]
 
-external try_send_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged])
+external try_send_bytes : file -> bytes -> (int[@untagged]) -> (int[@untagged]) -> (int[@untagged]) ->
+  (int[@untagged])
   = "sakia_ml_try_send_bytes_byte" "sakia_ml_try_send_bytes"
   [@@noalloc]
 
@@ -76,7 +84,8 @@ external try_open : Obj.t -> string -> (int[@untagged]) -> (int[@untagged]) -> f
 
 (* Either the object, or a negative error number. *)
 external loop_new : int -> int -> Obj.t = "sakia_ml_loop_new"
-external loop_refusal : loop -> (int[@untagged]) = "sakia_ml_loop_refusal_byte" "sakia_ml_loop_refusal" [@@noalloc]
+external loop_refusal : loop -> (int[@untagged]) = "sakia_ml_loop_refusal_byte" "sakia_ml_loop_refusal"
+  [@@noalloc]
 external loop_room : loop -> int -> int = "sakia_ml_loop_room"
 
 external loop_submit : loop -> (int[@untagged]) -> 'request -> (int[@untagged])
@@ -110,7 +119,8 @@ external loop_received : loop -> nativeint -> int -> memory -> int -> int -> int
   [@@noalloc]
 
 external loop_give_back : loop -> int64 -> int = "sakia_ml_loop_give_back"
-external loop_stop : loop -> int -> (int64, Bigarray.int64_elt, Bigarray.c_layout) Bigarray.Array1.t -> int -> int
+external loop_stop : loop -> int -> (int64, Bigarray.int64_elt, Bigarray.c_layout) Bigarray.Array1.t ->
+  int -> int
   = "sakia_ml_loop_stop"
 external loop_free : loop -> int = "sakia_ml_loop_free"
 external loop_waker : loop -> Obj.t = "sakia_ml_loop_waker"
@@ -128,7 +138,8 @@ external queue_under_way : queue -> int = "sakia_ml_queue_under_way"
 external queue_pollable : queue -> int = "sakia_ml_queue_pollable"
 external queue_why_no_ring : queue -> string = "sakia_ml_queue_why_no_ring"
 external queue_waker : queue -> Obj.t = "sakia_ml_queue_waker"
-external queue_stop : queue -> int -> (int64, Bigarray.int64_elt, Bigarray.c_layout) Bigarray.Array1.t -> int -> int
+external queue_stop : queue -> int -> (int64, Bigarray.int64_elt, Bigarray.c_layout) Bigarray.Array1.t ->
+  int -> int
   = "sakia_ml_queue_stop"
 external tree_new : string -> Obj.t -> int -> int -> int -> Obj.t = "sakia_ml_tree_new"
 external tree_counts : tree -> (int64, Bigarray.int64_elt, Bigarray.c_layout) Bigarray.Array1.t -> int

@@ -93,7 +93,8 @@ let rest =
   }
 
 let of_file name op file = plain name op (file_of file) (File.name file)
-let of_path name op dir path more = { (plain name op (dir_of dir) path) with more = Obj.repr { more with path = Obj.repr path } }
+let of_path name op dir path more = { (plain name op (dir_of dir) path) with more =
+  Obj.repr { more with path = Obj.repr path } }
 
 let check buf pos len name =
   if len < 0 || pos < 0 || pos > Buf.length buf - len then invalid_arg ("Sakia.Request." ^ name)
@@ -148,7 +149,8 @@ let open_ ?dir ?(resolve = 0) path ~flags ~perm =
   { (of_path "open" 5 dir path { rest with arg0; offset2 = resolve }) with flags }
 
 let close file = of_file "close" 6 file
-let sync ?(data = false) file = { (of_file (if data then "fdatasync" else "fsync") 7 file) with flags = Bool.to_int data }
+let sync ?(data = false) file = { (of_file (if data then "fdatasync" else "fsync") 7 file) with flags =
+  Bool.to_int data }
 
 let with_buf it buf len =
   check buf 0 len it.name;
@@ -169,7 +171,8 @@ let advise file ~offset ~len ~advice = range "fadvise" 12 file offset len advice
 
 let copy_range file ~offset file2 ~offset2 ~len =
   if len < 0 then invalid_arg "Sakia.Request.copy_range";
-  { (of_file "copy_file_range" 23 file) with offset; len; more = Obj.repr { rest with file2 = file_of file2; offset2 } }
+  { (of_file "copy_file_range" 23 file) with offset; len; more = Obj.repr { rest with file2 =
+    file_of file2; offset2 } }
 
 let mkdir ?dir path ~perm = of_path "mkdir" 13 dir path { rest with arg0 = perm }
 let unlink ?dir ?(flags = 0) path = { (of_path "unlink" 14 dir path rest) with flags }
@@ -182,13 +185,15 @@ let link ?dir ?dir2 ?(flags = 0) path path2 = two "link" 16 dir dir2 flags path 
 let symlink ?dir ~target path = of_path "symlink" 17 dir path { rest with path2 = Obj.repr target }
 let readlink ?dir path buf = with_buf (of_path "readlink" 18 dir path rest) buf (Buf.length buf)
 let read_directory file buf = with_buf (of_file "getdents" 19 file) buf (Buf.length buf)
-let chmod ?dir ?(flags = 0) path ~perm = { (of_path "chmod" 20 dir path { rest with arg0 = perm }) with flags }
+let chmod ?dir ?(flags = 0) path ~perm = { (of_path "chmod" 20 dir path { rest with arg0 =
+  perm }) with flags }
 let fchmod file ~perm = { (of_file "fchmod" 20 file) with more = Obj.repr { rest with arg0 = perm } }
 
 let chown ?dir ?(flags = 0) path ~uid ~gid =
   { (of_path "chown" 21 dir path { rest with arg0 = uid; arg1 = gid }) with flags }
 
-let fchown file ~uid ~gid = { (of_file "fchown" 21 file) with more = Obj.repr { rest with arg0 = uid; arg1 = gid } }
+let fchown file ~uid ~gid = { (of_file "fchown" 21 file) with more = Obj.repr { rest with arg0 = uid;
+  arg1 = gid } }
 
 let times (access, access_ns) (change, change_ns) = Obj.repr (Raw.times access access_ns change change_ns)
 
@@ -202,7 +207,8 @@ let poll file ~events = { (of_file "poll" 24 file) with flags = events }
 let poll_many file ~events = { (of_file "poll" 36 file) with flags = events }
 
 let socket ~domain ~kind ~protocol =
-  { (plain "socket" 25 none "") with more = Obj.repr { rest with arg0 = domain; arg1 = kind; arg2 = protocol } }
+  { (plain "socket" 25 none "") with more = Obj.repr { rest with arg0 = domain; arg1 = kind; arg2 =
+    protocol } }
 
 let data_of name address : Obj.t =
   let it = Raw.address_encode address in
@@ -227,7 +233,8 @@ let send_message ?(flags = 0) ?address ?(descriptors = []) file buf ~pos ~len =
     match descriptors with [] -> none | list -> Obj.repr (Array.of_list (List.map Raw.fd_of list))
   in
   (* A datagram's bytes are few, and its address must not move. *)
-  { (transfer "sendmsg" 33 file buf pos len 0 flags) with more = Obj.repr { rest with data; control }; large = false }
+  { (transfer "sendmsg" 33 file buf pos len 0 flags) with more = Obj.repr { rest with data; control };
+    large = false }
 
 type message = { area : Buf.t; bytes : Buf.t; pos : int; len : int; descriptors : int }
 

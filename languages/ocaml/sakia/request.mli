@@ -1,8 +1,8 @@
 (** One operation: built once, submitted to a {!Loop} or a {!Queue} as often as one likes.
 
-    Values of results: at least 0, or a negative error number, see {!Outcome}. A path begins in [dir], or without it
-    in the working directory. Paths, addresses and the like are copied; buffers belong to the library from the
-    submission until the last result was taken. *)
+    Values of results: at least 0, or a negative error number, see {!Outcome}. A path begins in [dir], or
+    without it in the working directory. Paths, addresses and the like are copied; buffers belong to the
+    library from the submission until the last result was taken. *)
 
 type t
 
@@ -92,7 +92,8 @@ val fset_times : File.t -> accessed:int * int -> modified:int * int -> t
 (** The ready ones of [events], e.g. {!Flags.pollin}. *)
 val poll : File.t -> events:int -> t
 
-(** A result for each wait in which one of the events is ready, until it is canceled, or the file is closed. *)
+(** A result for each wait in which one of the events is ready, until it is canceled, or the file is closed.
+    *)
 val poll_many : File.t -> events:int -> t
 
 (** {1 Sockets} *)
@@ -104,8 +105,8 @@ val bind : File.t -> Unix.sockaddr -> t
 val listen : File.t -> backlog:int -> t
 val connect : File.t -> Unix.sockaddr -> t
 
-(** The result has the connection. The peer's address is written to the buffer, of at least 128 bytes, for {!address}:
-    the value is the bytes of it. *)
+(** The result has the connection. The peer's address is written to the buffer, of at least 128 bytes, for
+    {!address}: the value is the bytes of it. *)
 val accept : File.t -> Buf.t -> t
 
 (** A result with a file for each connection, until it is canceled or fails. *)
@@ -116,14 +117,15 @@ val send : ?flags:int -> File.t -> Buf.t -> pos:int -> len:int -> t
 
 val recv : ?flags:int -> File.t -> Buf.t -> pos:int -> len:int -> t
 
-(** Receives from a stream into memory of the loop: results with {!Outcome.received}, until the peer sends no more, or
-    it is canceled. Not on a queue. *)
+(** Receives from a stream into memory of the loop: results with {!Outcome.received}, until the peer sends
+    no more, or it is canceled. Not on a queue. *)
 val receive_many : File.t -> t
 
 (** Sends a datagram.
     @param descriptors which are duplicated. *)
 val send_message :
-  ?flags:int -> ?address:Unix.sockaddr -> ?descriptors:Unix.file_descr list -> File.t -> Buf.t -> pos:int -> len:int -> t
+  ?flags:int -> ?address:Unix.sockaddr -> ?descriptors:Unix.file_descr list -> File.t -> Buf.t ->
+    pos:int -> len:int -> t
 
 (** A datagram to be received. One request uses it at a time. *)
 type message
@@ -156,8 +158,8 @@ val nop : t
 (** {!poll} of an open descriptor, as {!by_number}. *)
 val poll_number : Unix.file_descr -> events:int -> t
 
-(** The same request on the open descriptor, of which the library remembers nothing. It must stay open, and the same
-    file, until the last result was taken. Not for {!close}. *)
+(** The same request on the open descriptor, of which the library remembers nothing. It must stay open, and
+    the same file, until the last result was taken. Not for {!close}. *)
 val by_number : Unix.file_descr -> t -> t
 
 (**/**)

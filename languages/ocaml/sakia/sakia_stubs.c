@@ -68,9 +68,7 @@ value sakia_ml_version(value unit) { return Val_int(sakia_version()); }
 
 #define File_val(v) (*(sakia_file **)Data_custom_val(v))
 
-static void file_finalize(value v) {
-    sakia_file_unref(File_val(v));
-}
+static void file_finalize(value v) { sakia_file_unref(File_val(v)); }
 
 static struct custom_operations file_operations = {
     "org.sakia.file",           file_finalize,
@@ -131,27 +129,25 @@ value sakia_ml_file_drop_byte(value results, value index) {
 
 /* ---- calls that never wait ---- */
 
-static uint64_t offset_of(intnat offset) {
-    return offset < 0 ? SAKIA_CURRENT_POSITION : (uint64_t)offset;
-}
+static uint64_t offset_of(intnat offset) { return offset < 0 ? SAKIA_CURRENT_POSITION : (uint64_t)offset; }
 
-#define TRY(name, type, call, last)                                                                             \
-    intnat sakia_ml_##name(value file, value memory, intnat pos, intnat len, intnat last) {                      \
-        type *data = (type *)Caml_ba_data_val(memory) + pos;                                                    \
-        return call;                                                                                            \
-    }                                                                                                           \
-    value sakia_ml_##name##_byte(value file, value memory, value pos, value len, value last) {                   \
-        return Val_long(sakia_ml_##name(file, memory, Long_val(pos), Long_val(len), Long_val(last)));            \
-    }                                                                                                           \
-    value sakia_ml_##name##_large(value file_v, value memory, value pos, value len_v, value last_v) {            \
-        CAMLparam2(file_v, memory);                                                                             \
-        type *data = (type *)Caml_ba_data_val(memory) + Long_val(pos);                                          \
-        intnat len = Long_val(len_v), last = Long_val(last_v), result;                                          \
-        sakia_file *handle = File_val(file_v);                                                                  \
-        caml_enter_blocking_section();                                                                          \
-        result = sakia_##name(handle, data, len, TRY_LAST_##name(last));                                         \
-        caml_leave_blocking_section();                                                                          \
-        CAMLreturn(Val_long(result));                                                                           \
+#define TRY(name, type, call, last)                                                                          \
+    intnat sakia_ml_##name(value file, value memory, intnat pos, intnat len, intnat last) {                  \
+        type *data = (type *)Caml_ba_data_val(memory) + pos;                                                 \
+        return call;                                                                                         \
+    }                                                                                                        \
+    value sakia_ml_##name##_byte(value file, value memory, value pos, value len, value last) {               \
+        return Val_long(sakia_ml_##name(file, memory, Long_val(pos), Long_val(len), Long_val(last)));        \
+    }                                                                                                        \
+    value sakia_ml_##name##_large(value file_v, value memory, value pos, value len_v, value last_v) {        \
+        CAMLparam2(file_v, memory);                                                                          \
+        type *data = (type *)Caml_ba_data_val(memory) + Long_val(pos);                                       \
+        intnat len = Long_val(len_v), last = Long_val(last_v), result;                                       \
+        sakia_file *handle = File_val(file_v);                                                               \
+        caml_enter_blocking_section();                                                                       \
+        result = sakia_##name(handle, data, len, TRY_LAST_##name(last));                                     \
+        caml_leave_blocking_section();                                                                       \
+        CAMLreturn(Val_long(result));                                                                        \
     }
 
 #define TRY_LAST_try_read(it) offset_of(it)
@@ -165,12 +161,12 @@ TRY(try_recv, uint8_t, sakia_try_recv(File_val(file), data, len, (uint32_t)flags
 TRY(try_send, const uint8_t, sakia_try_send(File_val(file), data, len, (uint32_t)flags), flags)
 
 /* Bytes of OCaml's own heap, which does not move as long as the lock is held. */
-#define TRY_BYTES(name, type, last)                                                                             \
-    intnat sakia_ml_##name##_bytes(value file, value bytes, intnat pos, intnat len, intnat last) {               \
-        return sakia_##name(File_val(file), (type *)Bytes_val(bytes) + pos, len, TRY_LAST_##name(last));         \
-    }                                                                                                           \
-    value sakia_ml_##name##_bytes_byte(value file, value bytes, value pos, value len, value last) {              \
-        return Val_long(sakia_ml_##name##_bytes(file, bytes, Long_val(pos), Long_val(len), Long_val(last)));      \
+#define TRY_BYTES(name, type, last)                                                                          \
+    intnat sakia_ml_##name##_bytes(value file, value bytes, intnat pos, intnat len, intnat last) {           \
+        return sakia_##name(File_val(file), (type *)Bytes_val(bytes) + pos, len, TRY_LAST_##name(last));     \
+    }                                                                                                        \
+    value sakia_ml_##name##_bytes_byte(value file, value bytes, value pos, value len, value last) {          \
+        return Val_long(sakia_ml_##name##_bytes(file, bytes, Long_val(pos), Long_val(len), Long_val(last))); \
     }
 
 TRY_BYTES(try_read, uint8_t, offset)
@@ -248,9 +244,7 @@ struct room {
     } control;
 };
 
-static void *memory_of(value memory, value pos) {
-    return (char *)Caml_ba_data_val(memory) + Long_val(pos);
-}
+static void *memory_of(value memory, value pos) { return (char *)Caml_ba_data_val(memory) + Long_val(pos); }
 
 static int64_t fill_slices(value slices, struct iovec *vectors) {
     mlsize_t count = Wosize_val(slices);
@@ -356,10 +350,10 @@ static void fill_plain(sakia_request *request, value it, uint64_t token) {
 /* ---- loops ---- */
 
 struct loop {
-    sakia_loop *loop;      /* null once it is freed */
-    const char *owner;     /* the thread's mark */
-    uint64_t *tickets;     /* of the requests under way, by token */
-    size_t room;           /* of `tickets` */
+    sakia_loop *loop;  /* null once it is freed */
+    const char *owner; /* the thread's mark */
+    uint64_t *tickets; /* of the requests under way, by token */
+    size_t room;       /* of `tickets` */
 };
 
 static __thread char mark;
@@ -506,7 +500,8 @@ value sakia_ml_loop_take_byte(value v, value results, value room) {
 intnat sakia_ml_loop_poll(value v, value results, intnat room) {
     struct loop *loop = Loop_val(v);
     int64_t refusal = loop_refusal(loop);
-    return refusal ? refusal : sakia_loop_wait(loop->loop, (sakia_result *)Caml_ba_data_val(results), room, 0);
+    return refusal ? refusal
+                   : sakia_loop_wait(loop->loop, (sakia_result *)Caml_ba_data_val(results), room, 0);
 }
 
 value sakia_ml_loop_poll_byte(value v, value results, value room) {
@@ -1051,17 +1046,67 @@ value sakia_ml_times(value access, value access_ns, value change, value change_n
 
 value sakia_ml_constants(value unit) {
     static const int64_t numbers[] = {
-        O_RDONLY,  O_WRONLY, O_RDWR,     O_CREAT,   O_EXCL,      O_TRUNC, O_APPEND, O_NONBLOCK,
-        O_SYNC,    O_DSYNC,  O_CLOEXEC,  O_DIRECT,  O_DIRECTORY, O_NOFOLLOW, O_PATH, O_NOATIME,
-        O_TMPFILE, O_NOCTTY,
-        AT_REMOVEDIR, AT_SYMLINK_NOFOLLOW, AT_SYMLINK_FOLLOW, AT_EMPTY_PATH,
-        POLLIN,    POLLOUT,  POLLERR,    POLLHUP,   POLLPRI,     POLLRDHUP,
-        MSG_PEEK,  MSG_MORE, MSG_NOSIGNAL, MSG_DONTWAIT, MSG_OOB, MSG_TRUNC, MSG_CTRUNC, MSG_WAITALL,
+        O_RDONLY,
+        O_WRONLY,
+        O_RDWR,
+        O_CREAT,
+        O_EXCL,
+        O_TRUNC,
+        O_APPEND,
+        O_NONBLOCK,
+        O_SYNC,
+        O_DSYNC,
+        O_CLOEXEC,
+        O_DIRECT,
+        O_DIRECTORY,
+        O_NOFOLLOW,
+        O_PATH,
+        O_NOATIME,
+        O_TMPFILE,
+        O_NOCTTY,
+        AT_REMOVEDIR,
+        AT_SYMLINK_NOFOLLOW,
+        AT_SYMLINK_FOLLOW,
+        AT_EMPTY_PATH,
+        POLLIN,
+        POLLOUT,
+        POLLERR,
+        POLLHUP,
+        POLLPRI,
+        POLLRDHUP,
+        MSG_PEEK,
+        MSG_MORE,
+        MSG_NOSIGNAL,
+        MSG_DONTWAIT,
+        MSG_OOB,
+        MSG_TRUNC,
+        MSG_CTRUNC,
+        MSG_WAITALL,
         MSG_CMSG_CLOEXEC,
-        RENAME_NOREPLACE, RENAME_EXCHANGE,
-        AF_UNIX,   AF_INET,  AF_INET6,   SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET, SOCK_NONBLOCK,
-        SHUT_RD,   SHUT_WR,  SHUT_RDWR,  UTIME_NOW, UTIME_OMIT,
-        EAGAIN,    ECANCELED, EPERM, EBADF, EINVAL, ENOSYS, EXDEV, EINTR, ENOENT, EBUSY,
+        RENAME_NOREPLACE,
+        RENAME_EXCHANGE,
+        AF_UNIX,
+        AF_INET,
+        AF_INET6,
+        SOCK_STREAM,
+        SOCK_DGRAM,
+        SOCK_SEQPACKET,
+        SOCK_NONBLOCK,
+        SHUT_RD,
+        SHUT_WR,
+        SHUT_RDWR,
+        UTIME_NOW,
+        UTIME_OMIT,
+        EAGAIN,
+        ECANCELED,
+        EPERM,
+        EBADF,
+        EINVAL,
+        ENOSYS,
+        EXDEV,
+        EINTR,
+        ENOENT,
+        EBUSY,
     };
     value result = caml_alloc(sizeof numbers / sizeof numbers[0], 0);
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++) {

@@ -66,7 +66,8 @@ let of_buf buf =
 
 (* As gnu_dev_makedev(3). *)
 let number (major, minor) =
-  (minor land 0xff) lor ((major land 0xfff) lsl 8) lor ((minor land lnot 0xff) lsl 12) lor ((major land lnot 0xfff) lsl 32)
+  (minor land 0xff) lor ((major land 0xfff) lsl 8) lor ((minor land lnot 0xff) lsl 12) lor
+    ((major land lnot 0xfff) lsl 32)
 
 let to_unix it =
   let float { seconds; nanoseconds } = float_of_int seconds +. (1e-9 *. float_of_int nanoseconds) in

@@ -28,7 +28,8 @@ let flag = function
   | Update -> 256
 
 let make operation from destination flags threads limit =
-  if threads < 0 || threads > 1024 || limit < 0 || limit > 0xffffffff then invalid_arg ("Sakia.Tree." ^ operation);
+  if threads < 0 || threads > 1024 || limit < 0 || limit > 0xffffffff then
+    invalid_arg ("Sakia.Tree." ^ operation);
   let raw : Raw.tree = Raw.check_object operation from (Raw.tree_new from destination flags threads limit) in
   let it = { raw; what = from; root = 0 } in
   (* Rooted until its end was seen: the collector would wait for the end otherwise. *)

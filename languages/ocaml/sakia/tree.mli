@@ -44,7 +44,8 @@ val failure : t -> failure option
 type state =
   | Running
   | Finished
-  | Failed of Unix.error  (** [EUNKNOWNERR 121] ([EREMOTEIO]): some entries failed, see {!failure}; [EUNKNOWNERR 125]
+  | Failed of Unix.error
+    (** [EUNKNOWNERR 121] ([EREMOTEIO]): some entries failed, see {!failure}; [EUNKNOWNERR 125]
           ([ECANCELED]): it was canceled, or the destination is full; others: it could not begin *)
 
 (** Waits for the end, without the runtime lock.

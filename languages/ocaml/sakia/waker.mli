@@ -2,8 +2,8 @@
 
 type t
 
-(** Ends the wait, or the next one. Does nothing after the end of the loop, and in a forked child. Put the message where
-    the loop looks next before. *)
+(** Ends the wait, or the next one. Does nothing after the end of the loop, and in a forked child. Put the
+    message where the loop looks next before. *)
 val wake : t -> unit
 
 (**/**)

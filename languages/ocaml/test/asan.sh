@@ -1,6 +1,6 @@
 #!/bin/sh
-# Builds the stubs with AddressSanitizer, and runs the tests of the bindings with a minor heap so small that the collector
-# runs all the time, and compactions, on a ring and without: `test/asan.sh BUILD_FOLDER`.
+# Builds the stubs with AddressSanitizer, and runs the tests of the bindings with compactions and a minor heap
+# so small that the collector runs all the time, on a ring and without: `test/asan.sh BUILD_FOLDER`.
 set -eu
 cd "$(dirname "$0")/.."
 export DUNE_BUILD_DIR="$1"

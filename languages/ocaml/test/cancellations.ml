@@ -1,5 +1,5 @@
-(* Cancellations before the kernel has the request, while it has it, and after it has ended it. Reads of pipes: no byte
-   is lost, and each result comes once. *)
+(* Cancellations before the kernel has the request, while it has it, and after it has ended it. Reads of
+   pipes: no byte is lost, and each result comes once. *)
 
 open Sakia
 open Support
@@ -18,7 +18,8 @@ let run loop random count =
         { reader = File.adopt reader; writer; buf = Buf.take 16 })
   in
   let canceled = Hashtbl.create 4 and ended = Hashtbl.create 4 in
-  let note table moment = Hashtbl.replace table moment (1 + Option.value ~default:0 (Hashtbl.find_opt table moment)) in
+  let note table moment = Hashtbl.replace table moment (1 + Option.value ~default:0
+    (Hashtbl.find_opt table moment)) in
   let written = ref 0 and received = ref 0 and results = Array.make count 0 in
   let write pipe =
     incr written;
@@ -43,7 +44,8 @@ let run loop random count =
       wait_until loop (fun f outcome -> f outcome) (fun () -> !outcome <> None);
       Loop.cancel loop ticket
     | Racing ->
-      (* The byte and the cancellation come to the kernel in either order, or to the request between its steps. *)
+      (* The byte and the cancellation come to the kernel in either order, or to the request between its
+         steps. *)
       if Random.State.bool random then look ();
       if Random.State.bool random then begin
         write pipe;
@@ -87,4 +89,5 @@ let run loop random count =
   let total = float_of_int count in
   let share table moment = float_of_int (Option.value ~default:0 (Hashtbl.find_opt table moment)) /. total in
   check "a fifth each before, during and after"
-    (List.for_all (fun moment -> share canceled moment +. share ended moment >= 0.2) [ Before; During; After ])
+    (List.for_all (fun moment -> share canceled moment +. share ended moment >= 0.2) [ Before; During;
+      After ])

@@ -1,5 +1,5 @@
-(* Random programs of file operations, run by Sakia in one directory and by Unix in another: the same results, the same
-   errors, and the same files at the end. *)
+(* Random programs of file operations, run by Sakia in one directory and by Unix in another: the same
+   results, the same errors, and the same files at the end. *)
 
 open Sakia
 open Support
@@ -8,7 +8,8 @@ type outcome = Number of int | Text of string | Error of Unix.error
 
 let show = function
   | Number number -> string_of_int number
-  | Text text when String.length text > 100 -> Printf.sprintf "%d bytes, %s" (String.length text) (Digest.to_hex (Digest.string text))
+  | Text text when String.length text > 100 -> Printf.sprintf "%d bytes, %s" (String.length text)
+    (Digest.to_hex (Digest.string text))
   | Text text -> Printf.sprintf "%S" text
   | Error error -> Unix.error_message error
 
@@ -61,7 +62,8 @@ let open_file state =
     | fd -> Ok fd
     | exception Unix.Unix_error (error, _, _) -> Stdlib.Error error
   in
-  let ours = match ours () with file -> Ok file | exception Unix.Unix_error (error, _, _) -> Stdlib.Error error in
+  let ours = match ours () with file -> Ok file | exception Unix.Unix_error (error, _, _) ->
+    Stdlib.Error error in
   match (theirs, ours) with
   | Ok fd, Ok file ->
     (match state.pairs.(slot) with
@@ -79,7 +81,8 @@ let with_pair state f =
   | Some pair when not pair.closed -> f pair
   | _ -> open_file state
 
-(* Reads by one of the ways that there are. A call that does not wait brings what is in memory, and a request the rest. *)
+(* Reads by one of the ways that there are. A call that does not wait brings what is in memory, and a
+   request the rest. *)
 let read_ours state file len offset =
   let buf = Buf.take len in
   let rec request total =
@@ -88,7 +91,8 @@ let read_ours state file len offset =
     let count = Outcome.get request' (state.perform request') in
     if count = 0 || total + count = len then total + count else request (total + count)
   in
-  let rest count = if count = File.would_wait then request 0 else if count = 0 || count = len then count else request count in
+  let rest count = if count = File.would_wait then request 0 else if count = 0 || count = len then
+    count else request count in
   let way = int state 4 in
   if trace then Printf.printf "way %d, %d bytes at %d\n%!" way len offset;
   let count =
@@ -123,7 +127,8 @@ let write_ours state file bytes offset =
     if trace then Printf.printf "way %d, %d bytes at %d\n%!" way len offset;
     match way with
     | 0 -> attempt (fun () -> or_request (File.try_write file (Buf.memory buf) ~pos:0 ~len ~offset))
-    | 1 when len <= 32768 -> attempt (fun () -> or_request (File.try_write_bytes file bytes ~pos:0 ~len ~offset))
+    | 1 when len <= 32768 -> attempt (fun () -> or_request (File.try_write_bytes file bytes ~pos:0 ~len
+      ~offset))
     | 2 when len > 2 ->
       let half = len / 2 in
       value state (Request.writev file [ (buf, 0, half); (buf, half, len - half) ] ~offset)
@@ -166,7 +171,8 @@ let write state =
         let offset = int state 50_000 in
         let append = Unix.(try (fstat fd).st_size with Unix_error _ -> 0) in
         ignore append;
-        same "pwrite" (attempt (fun () -> at_offset fd offset (fun () -> written fd))) (write_ours state file bytes offset))
+        same "pwrite" (attempt (fun () -> at_offset fd offset (fun () ->
+          written fd))) (write_ours state file bytes offset))
 
 let seek state =
   with_pair state (fun { file; fd; _ } ->
@@ -177,7 +183,8 @@ let seek state =
 let truncate state =
   with_pair state (fun { file; fd; _ } ->
       let size = int state 60_000 in
-      same "ftruncate" (nothing (fun () -> Unix.ftruncate fd size)) (value state (Request.truncate file size)))
+      same "ftruncate" (nothing (fun () -> Unix.ftruncate fd size)) (value state
+        (Request.truncate file size)))
 
 let close state =
   with_pair state (fun pair ->
@@ -199,7 +206,8 @@ let facts (it : Unix.LargeFile.stats) =
 let stat state =
   let path = name state and buf = Buf.take Stat.size in
   let follow = int state 2 = 0 in
-  let theirs () = Text (facts ((if follow then Unix.LargeFile.stat else Unix.LargeFile.lstat) (there state path))) in
+  let theirs () = Text (facts ((if follow then Unix.LargeFile.stat else Unix.LargeFile.lstat)
+    (there state path))) in
   let flags = if follow then 0 else Flags.at_symlink_nofollow in
   let ours () =
     match if int state 2 = 0 then File.try_stat ~dir:state.folder ~flags path else None with
@@ -244,7 +252,8 @@ let two state call =
 
 let rename state =
   let what, expected, path, path2 = two state Unix.rename in
-  same ("rename " ^ what) expected (value state (Request.rename ~dir:state.folder ~dir2:state.folder path path2))
+  same ("rename " ^ what) expected (value state (Request.rename ~dir:state.folder
+    ~dir2:state.folder path path2))
 
 let link state =
   let what, expected, path, path2 = two state (fun a b -> Unix.link ~follow:false a b) in
@@ -288,7 +297,8 @@ let list state =
   let theirs () =
     match Sys.readdir (there state path) with
     | names -> Text (String.concat " " (List.sort compare (Array.to_list names)))
-    | exception Sys_error _ -> Error (match Unix.stat (there state path) with _ -> ENOTDIR | exception Unix.Unix_error (error, _, _) -> error)
+    | exception Sys_error _ -> Error (match Unix.stat (there state path) with _ ->
+      ENOTDIR | exception Unix.Unix_error (error, _, _) -> error)
   in
   let ours () =
     let request = Request.open_ ~dir:state.folder path ~flags:Flags.(o_rdonly lor o_directory) ~perm:0 in
@@ -318,12 +328,14 @@ let copy_range state =
             | count ->
               let bytes = Bytes.create (max 1 count) in
               at_offset fd offset (fun () -> equal_int "copied" count (Unix.read fd bytes 0 count));
-              at_offset pair2.fd offset (fun () -> equal_int "written" count (Unix.write pair2.fd bytes 0 count))
+              at_offset pair2.fd offset (fun () -> equal_int "written" count
+                (Unix.write pair2.fd bytes 0 count))
             | exception Unix.Unix_error ((EBADF | EINVAL), _, _) -> ()))
 
 let operations =
   [|
-    open_file; open_file; read; read; read; write; write; write; seek; truncate; close; sync; stat; stat; fstat; mkdir;
+    open_file; open_file; read; read; read; write; write; write; seek; truncate; close; sync; stat; stat;
+      fstat; mkdir;
     mkdir; unlink; rmdir; rename; link; symlink; readlink; chmod; utimes; chown; list; copy_range;
   |]
 

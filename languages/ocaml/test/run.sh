@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs a test program in the environments in which it must give the same results: on a ring and with io_uring refused,
-# without locked memory, with few descriptors, and with a minor heap so small that the collector runs all the time.
+# Runs a test program in the environments in which it must give the same results: on a ring and with io_uring
+# refused, without locked memory, with few descriptors, and with a minor heap so small that the collector runs
+# all the time.
 set -e
 patience=300
 

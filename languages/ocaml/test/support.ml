@@ -38,7 +38,8 @@ let folders = ref 0
 
 let with_folder f =
   incr folders;
-  let path = Filename.concat (Filename.get_temp_dir_name ()) (Printf.sprintf "sakia-ocaml-%d-%d" (Unix.getpid ()) !folders) in
+  let path = Filename.concat (Filename.get_temp_dir_name ()) (Printf.sprintf "sakia-ocaml-%d-%d"
+    (Unix.getpid ()) !folders) in
   remove path;
   Unix.mkdir path 0o700;
   Fun.protect ~finally:(fun () -> remove path) (fun () -> f path)
@@ -95,4 +96,5 @@ let run_closed ?(settle = ignore) name f =
         else found
       in
       let after = after 1000 in
-      check (Printf.sprintf "as many descriptors as before (%s)" (String.concat ", " after)) (List.length after <= List.length before))
+      check (Printf.sprintf "as many descriptors as before (%s)" (String.concat ", " after))
+        (List.length after <= List.length before))

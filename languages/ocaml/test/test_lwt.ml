@@ -4,10 +4,13 @@ open Lwt.Infix
 open Support
 
 (* So few descriptors that not all connections have one. *)
-let few = int_of_string (String.trim (let channel = Unix.open_process_in "ulimit -n" in let line = input_line channel in ignore (Unix.close_process_in channel : Unix.process_status); if line = "unlimited" then "1000000" else line)) < 300
+let few = int_of_string (String.trim (let channel = Unix.open_process_in "ulimit -n" in let line =
+  input_line channel in ignore (Unix.close_process_in channel : Unix.process_status); if line =
+    "unlimited" then "1000000" else line)) < 300
 
 let random () = Random.State.make [| seed |]
-let lwt_main promise = Lwt_main.run (Lwt.pick [ promise; (Lwt_unix.sleep 120. >>= fun () -> Lwt.fail_with "two minutes") ])
+let lwt_main promise = Lwt_main.run (Lwt.pick [ promise; (Lwt_unix.sleep 120. >>= fun () ->
+  Lwt.fail_with "two minutes") ])
 
 (* ---- sockets, by a program that knows nothing of the engine ---- *)
 
@@ -146,8 +149,8 @@ let always_ready () =
           equal_int "calls" 5 !calls;
           Unix.close fd)
 
-(* Numbers are used again: the watcher is the new file's. And a file that is open elsewhere, whose number is closed, is
-   not watched for ever. *)
+(* Numbers are used again: the watcher is the new file's. And a file that is open elsewhere, whose number is
+   closed, is not watched for ever. *)
 let reused_numbers () =
   
       for round = 1 to 50 do
@@ -220,7 +223,8 @@ let many_watchers () =
 
 let forks () =
   
-      let reader, writer = Lwt_unix.pipe ~cloexec:true () and reader', writer' = Lwt_unix.pipe ~cloexec:true () in
+      let reader, writer = Lwt_unix.pipe ~cloexec:true () and reader', writer' =
+        Lwt_unix.pipe ~cloexec:true () in
       let bytes = Bytes.create 10 in
       (* A watcher and a timer from before the fork, and file operations. *)
       let read = Lwt_unix.read reader bytes 0 10 and sleep = Lwt_unix.sleep 0.05 in
@@ -235,7 +239,8 @@ let forks () =
         let code =
           try
             lwt_main
-              ( Lwt.catch (fun () -> operation >|= fun _ -> false) (fun error -> Lwt.return (error = Lwt.Canceled))
+              ( Lwt.catch (fun () -> operation >|= fun _ -> false) (fun error -> Lwt.return (error =
+                Lwt.Canceled))
               >>= fun canceled ->
                 check "canceled" canceled;
                 sleep >>= fun () ->
@@ -257,7 +262,8 @@ let forks () =
         (* The child reads first: the parent only then has anything. *)
         lwt_main
           ( Lwt_unix.write_string writer "first" 0 5 >>= fun _ ->
-            Lwt.pick [ (Lwt_unix.waitpid [] pid >|= fun it -> Some it); (read >|= fun _ -> None) ] >>= fun first ->
+            Lwt.pick [ (Lwt_unix.waitpid [] pid >|= fun it -> Some it); (read >|= fun _ -> None) ] >>=
+              fun first ->
             (match first with
             | Some (_, status) -> Lwt.return status
             | None ->
@@ -308,11 +314,13 @@ let signals () =
       (* An interrupted sleep: the handler is OCaml's. *)
       let handled = ref false in
       let before = Sys.signal Sys.sigalrm (Sys.Signal_handle (fun _ -> handled := true)) in
-      ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = 0.01; it_value = 0.01 } : Unix.interval_timer_status);
+      ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = 0.01; it_value =
+        0.01 } : Unix.interval_timer_status);
       lwt_main
         (let rec until () = if !handled then Lwt.return_unit else Lwt_unix.sleep 0.02 >>= until in
          until ());
-      ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = 0.; it_value = 0. } : Unix.interval_timer_status);
+      ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = 0.; it_value =
+        0. } : Unix.interval_timer_status);
       Sys.set_signal Sys.sigalrm before
 
 (* ---- files ---- *)
@@ -392,7 +400,8 @@ let channels () =
                   let position = Int64.of_int (int 50_000) in
                   same "seek" (fun () -> "") (fun i -> Lwt_io.set_position (channel i) position)
                 | 1 ->
-                  same "line" (function Some line -> Digest.to_hex (Digest.string line) | None -> "end") (fun i ->
+                  same "line" (function Some line -> Digest.to_hex (Digest.string line) | None ->
+                    "end") (fun i ->
                       Lwt_io.read_line_opt (channel i))
                 | 2 -> same "length" Int64.to_string (fun i -> Lwt_io.length (channel i))
                 | 3 -> same "position" Int64.to_string (fun i -> Lwt.return (Lwt_io.position (channel i)))
@@ -401,7 +410,8 @@ let channels () =
                   let read i =
                     let bytes = Bytes.make count '-' in
                     Lwt.catch
-                      (fun () -> Lwt_io.read_into_exactly (channel i) bytes 0 count >|= fun () -> Bytes.to_string bytes)
+                      (fun () -> Lwt_io.read_into_exactly (channel i) bytes 0 count >|= fun () ->
+                        Bytes.to_string bytes)
                       (function End_of_file -> Lwt.return "end" | error -> Lwt.fail error)
                   in
                   same "read" (fun text -> Digest.to_hex (Digest.string text)) read)
@@ -421,7 +431,8 @@ let channels () =
       in
       lwt_main (rounds 200))
 
-(* Positional reads and writes of many promises at a time, dropped from the kernel's caches, and some of them canceled. *)
+(* Positional reads and writes of many promises at a time, dropped from the kernel's caches, and some of
+   them canceled. *)
 let positional () =
   let random = random () in
   with_folder (fun folder ->
@@ -452,20 +463,23 @@ let positional () =
                     Sakia_lwt.File.pwrite_bigarray file (Lwt_bytes.of_bytes text) ~file_offset pos (len - pos)
                   else Sakia_lwt.File.pwrite file text ~file_offset pos (len - pos)
                 in
-                let rec all pos = if pos = len then Lwt.return_unit else write pos >>= fun count -> all (pos + count) in
+                let rec all pos = if pos = len then Lwt.return_unit else write pos >>= fun count ->
+                  all (pos + count) in
                 all 0 >|= fun () -> Bytes.blit text 0 model offset len
               | 1 -> (
                 (* A canceled read changes nothing, not even later. *)
                 let bytes = Bytes.make len '-' in
                 let read = Sakia_lwt.File.pread file bytes ~file_offset:offset 0 len in
                 Lwt.cancel read;
-                Lwt.catch (fun () -> read) (function Lwt.Canceled -> Lwt.return (-1) | error -> Lwt.fail error)
+                Lwt.catch (fun () -> read) (function Lwt.Canceled -> Lwt.return (-1) | error ->
+                  Lwt.fail error)
                 >>= function
                 | -1 ->
                   Lwt_unix.sleep 0.002 >|= fun () ->
                   check "nothing is written after a cancellation" (Bytes.equal bytes (Bytes.make len '-'))
                 | count ->
-                  equal_string "contents" (Bytes.sub_string model offset count) (Bytes.sub_string bytes 0 count);
+                  equal_string "contents" (Bytes.sub_string model offset count)
+                    (Bytes.sub_string bytes 0 count);
                   Lwt.return_unit)
               | _ ->
                 let bytes = Bytes.create len and memory = Lwt_bytes.create len in
@@ -493,14 +507,15 @@ let positional () =
             end
           in
           Lwt.join (List.init blocks (fun own -> work own 30)) >>= fun () ->
-          let rec quiet () = if Sakia_lwt.under_way () = 0 then Lwt.return_unit else Lwt_unix.sleep 0.001 >>= quiet in
+          let rec quiet () = if Sakia_lwt.under_way () = 0 then
+            Lwt.return_unit else Lwt_unix.sleep 0.001 >>= quiet in
           quiet () >>= fun () ->
           Sakia_lwt.File.fstat file >>= fun stat ->
           equal_int "size" size stat.Sakia.Stat.size;
           Sakia_lwt.File.close file ))
 
-(* Reads of pipes that are canceled before, while and after they are under way: each promise ends once, no byte is lost
-   that was not given to a canceled read. *)
+(* Reads of pipes that are canceled before, while and after they are under way: each promise ends once, no
+   byte is lost that was not given to a canceled read. *)
 let cancellations () =
   
       let random = random () in
@@ -527,7 +542,8 @@ let cancellations () =
               | Lwt.Canceled ->
                 incr canceled;
                 (* The kernel has given it up before the next byte comes. *)
-                let rec quiet () = if Sakia_lwt.under_way () = 0 then Lwt.return_unit else Lwt.pause () >>= quiet in
+                let rec quiet () = if Sakia_lwt.under_way () = 0 then Lwt.return_unit else Lwt.pause () >>=
+                  quiet in
                 quiet ()
               | error -> Lwt.fail error)
         end
@@ -575,7 +591,8 @@ let trees () =
             close_out channel
           done;
           lwt_main
-            ( Sakia_lwt.copy_tree ~options:[ Sakia.Tree.Archive ] from destination >>= fun (counts, failures) ->
+            ( Sakia_lwt.copy_tree ~options:[ Sakia.Tree.Archive ] from destination >>= fun (counts,
+              failures) ->
               equal_int "files" 20 counts.Sakia.Tree.files;
               check "no failures" (failures = []);
               Sakia_lwt.remove_tree destination >>= fun (counts, _) ->
@@ -592,11 +609,13 @@ let reasons () =
       | None, _ -> Printf.printf "on a ring... "
       | Some why, _ -> Printf.printf "no ring: %s... " why
 
-(* Lwt moves its own watchers to another engine once: after that it stops those of an engine that is gone. So its engines
-   follow each other in one process as they do in a program, and only timers come after the second change. *)
+(* Lwt moves its own watchers to another engine once: after that it stops those of an engine that is gone.
+   So its engines follow each other in one process as they do in a program, and only timers come after the
+   second change. *)
 let () =
   Printexc.record_backtrace true;
-  Printf.printf "seed %d, Lwt's engine is %s\n%!" seed (if Lwt_config.libev_default then "libev" else "select");
+  Printf.printf "seed %d, Lwt's engine is %s\n%!" seed (if Lwt_config.libev_default then
+    "libev" else "select");
   (* What Lwt opens and handles for the whole program comes before the first test. *)
   let child = Unix.create_process "true" [| "true" |] Unix.stdin Unix.stdout Unix.stderr in
   Lwt_main.run (Lwt_unix.waitpid [] child >|= ignore);

@@ -72,7 +72,8 @@ let many_reads () =
               while !submitted < 2000 do
                 (* Dropped from the kernel's caches now and then, so that reads wait where there is a disk. *)
                 if Random.State.int random 20 = 0 then
-                  ignore (Loop.submit loop (Request.advise file ~offset:0 ~len:0 ~advice:4) ignore : Loop.ticket);
+                  ignore (Loop.submit loop (Request.advise file ~offset:0 ~len:0
+                    ~advice:4) ignore : Loop.ticket);
                 for _ = 1 to Random.State.int random 64 do
                   submit ()
                 done;
@@ -82,7 +83,8 @@ let many_reads () =
               wait_until loop (fun f outcome -> f outcome) (fun () -> !answered = !submitted);
               close loop file)))
 
-let cancellations () = Loop.with_loop (fun loop -> Cancellations.run loop (random ()) (if compact then 2_000 else 10_000))
+let cancellations () = Loop.with_loop (fun loop -> Cancellations.run loop (random ()) (if compact then
+  2_000 else 10_000))
 
 (* ---- sockets ---- *)
 
@@ -99,7 +101,8 @@ let sockets () =
       let address = Unix.getsockname (File.number listener) in
       let peer = Buf.take 128 and accepted = ref None in
       ignore
-        (Loop.submit loop (Request.accept listener peer) (fun (outcome : Outcome.t) -> accepted := Some outcome)
+        (Loop.submit loop (Request.accept listener peer) (fun (outcome : Outcome.t) -> accepted :=
+          Some outcome)
           : Loop.ticket);
       ok "connect" (Request.connect client address);
       wait_until loop (fun f outcome -> f outcome) (fun () -> !accepted <> None);
@@ -112,7 +115,8 @@ let sockets () =
       let received = Buf.take 4096 in
       equal_int "recv" 11 (on_loop loop (Request.recv server received ~pos:0 ~len:4096)).value;
       equal_string "received" "hello, loop" (Buf.sub_string received 0 11);
-      equal_int "nothing to receive" File.would_wait (File.try_recv server (Buf.memory received) ~pos:0 ~len:10);
+      equal_int "nothing to receive" File.would_wait (File.try_recv server (Buf.memory received) ~pos:0
+        ~len:10);
       equal_int "try_send" 11 (File.try_send client (Buf.memory buf) ~pos:0 ~len:11);
       equal_int "poll" Flags.pollin (on_loop loop (Request.poll server ~events:Flags.pollin)).value;
       equal_int "try_recv" 11 (File.try_recv server (Buf.memory received) ~pos:0 ~len:4096);
@@ -153,7 +157,8 @@ let messages () =
       let found = ref None in
       ignore (Loop.submit loop (Request.recv_message b message) (fun it -> found := Some it) : Loop.ticket);
       is_invalid "a message in use" (fun () -> Request.recv_message b message);
-      equal_int "sendmsg" 10 (on_loop loop (Request.send_message ~descriptors:[ writer ] a buf ~pos:0 ~len:10)).value;
+      equal_int "sendmsg" 10 (on_loop loop (Request.send_message ~descriptors:[ writer ] a buf ~pos:0
+        ~len:10)).value;
       Unix.close writer;
       wait_until loop (fun f outcome -> f outcome) (fun () -> !found <> None);
       equal_int "recvmsg" 10 (Option.get !found).Outcome.value;
@@ -220,7 +225,8 @@ let wrong_use () =
   is_invalid "not of a pool" (fun () -> Buf.give (Buf.of_bigarray memory));
   raises "adopt" EBADF (fun () -> File.adopt (Obj.magic 9999 : Unix.file_descr));
   raises "a path with a zero" ENOENT (fun () -> Loop.submit loop (Request.unlink "a\000b") "");
-  raises "no such operation" EINVAL (fun () -> Loop.submit loop (Request.by_number (Obj.magic 0 : Unix.file_descr) (Request.close file)) "");
+  raises "no such operation" EINVAL (fun () -> Loop.submit loop (Request.by_number
+    (Obj.magic 0 : Unix.file_descr) (Request.close file)) "");
   (* A buffer that a request uses. *)
   let ticket = Loop.submit loop (Request.read file buf ~pos:0 ~len:10 ~offset:(-1)) "read" in
   is_invalid "in use" (fun () -> Buf.give buf);
@@ -296,7 +302,8 @@ let wrong_use () =
   let value = ref 1 in
   (match Queue.submit queue Request.nop () with
   | Done outcome -> value := outcome.value
-  | Under_way _ -> ignore (Queue.wait ~timeout_ns:minute queue (fun () outcome -> value := outcome.value) : int)
+  | Under_way _ -> ignore (Queue.wait ~timeout_ns:minute queue (fun () outcome -> value :=
+    outcome.value) : int)
   | exception Unix.Unix_error _ -> value := -Flags.ecanceled);
   equal_int "a stopped queue" (-Flags.ecanceled) !value
 
@@ -306,12 +313,14 @@ let ends_with_requests () =
   let pipes = List.init 10 (fun _ -> Unix.pipe ~cloexec:true ()) in
   let files = List.map (fun (reader, _) -> File.adopt reader) pipes in
   List.iteri
-    (fun i file -> ignore (Loop.submit loop (Request.read file (Buf.take 10) ~pos:0 ~len:10 ~offset:(-1)) i : Loop.ticket))
+    (fun i file -> ignore (Loop.submit loop (Request.read file (Buf.take 10) ~pos:0 ~len:10
+      ~offset:(-1)) i : Loop.ticket))
     files;
   ignore (Loop.wait ~timeout_ns:0 loop ignore_results : int);
   check "nothing leaks" (Loop.stop ~limit_ns:(60 * seconds) loop = []);
   let found = ref [] in
-  while Loop.take loop (fun i outcome -> check "canceled" (Outcome.is_canceled outcome); found := i :: !found) > 0 do () done;
+  while Loop.take loop (fun i outcome -> check "canceled" (Outcome.is_canceled outcome); found :=
+    i :: !found) > 0 do () done;
   check "each once" (List.sort compare !found = List.init 10 Fun.id);
   Loop.free loop;
   let queue : int Queue.t = Queue.create () in
@@ -323,7 +332,8 @@ let ends_with_requests () =
     files;
   check "nothing leaks" (Queue.stop ~limit_ns:(60 * seconds) queue = []);
   let found = ref [] in
-  while Queue.take queue (fun i outcome -> check "canceled" (Outcome.is_canceled outcome); found := i :: !found) > 0 do () done;
+  while Queue.take queue (fun i outcome -> check "canceled" (Outcome.is_canceled outcome); found :=
+    i :: !found) > 0 do () done;
   check "each once" (List.sort compare !found = List.init 10 Fun.id);
   List.iter (fun (_, writer) -> Unix.close writer) pipes;
   (* A loop that is freed at once, with requests under way. *)
@@ -349,7 +359,8 @@ let shared_queue () =
       (* Whichever thread takes it. *)
       let finish (number, block, buf) (outcome : Outcome.t) =
         Atomic.incr times.(number);
-        if outcome.value <> 256 || Buf.sub_string buf 0 256 <> String.make 256 (Char.chr block) then Atomic.incr wrong;
+        if outcome.value <> 256 || Buf.sub_string buf 0 256 <> String.make 256 (Char.chr block) then
+          Atomic.incr wrong;
         Buf.give buf;
         Atomic.incr answered
       in
@@ -383,7 +394,8 @@ let signals () =
       let caught = ref 0 in
       let before = Sys.signal Sys.sigalrm (Sys.Signal_handle (fun _ -> incr caught)) in
       let timer interval value =
-        ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = interval; it_value = value } : Unix.interval_timer_status)
+        ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = interval; it_value =
+          value } : Unix.interval_timer_status)
       in
       (* Repeated: a signal just before the sleep is handled after the next one. *)
       timer 0.01 0.01;
@@ -424,7 +436,8 @@ let forks () =
   let file = File.adopt reader in
   let found = ref None in
   ignore
-    (Loop.submit loop (Request.read file (Buf.take 10) ~pos:0 ~len:10 ~offset:(-1)) (fun it -> found := Some it) : Loop.ticket);
+    (Loop.submit loop (Request.read file (Buf.take 10) ~pos:0 ~len:10 ~offset:(-1)) (fun it -> found :=
+      Some it) : Loop.ticket);
   ignore (Loop.wait ~timeout_ns:0 loop (fun f outcome -> f outcome) : int);
   let waker = Loop.waker loop in
   child (fun () ->
@@ -462,7 +475,8 @@ let pollable () =
       let file = File.adopt reader and buf = Buf.take 10 in
       for _ = 1 to 100 do
         let found = ref false in
-        ignore (Loop.submit loop (Request.read file buf ~pos:0 ~len:10 ~offset:(-1)) (fun _ -> found := true) : Loop.ticket);
+        ignore (Loop.submit loop (Request.read file buf ~pos:0 ~len:10 ~offset:(-1)) (fun _ -> found :=
+          true) : Loop.ticket);
         while Loop.wait ~timeout_ns:0 loop (fun f outcome -> f outcome) > 0 do () done;
         check "not yet" (not !found);
         equal_int "write" 1 (Unix.write writer (Bytes.make 1 'x') 0 1);
@@ -551,7 +565,8 @@ let roots () =
       let loop = Loop.create ~mode:Loop.Poll () in
       freed := 0;
       let submit () =
-        ignore (Loop.submit loop (Request.open_ path ~flags:Flags.o_wronly ~perm:0) (watched ()) : Loop.ticket)
+        ignore (Loop.submit loop (Request.open_ path ~flags:Flags.o_wronly ~perm:0) (watched
+          ()) : Loop.ticket)
       in
       (Sys.opaque_identity submit) ();
       ignore (Loop.wait ~timeout_ns:50_000_000 loop ignore_results : int);
