@@ -7,6 +7,7 @@
 open Lwt.Infix
 
 external usage : unit -> int * int * int = "bench_usage"
+external pin : bool -> unit = "bench_pin"
 
 let block = 32 * 1024
 let fail format = Printf.ksprintf failwith format
@@ -157,6 +158,8 @@ let start prefix variant program arguments ~listener =
   | 0 ->
     (try
        Unix.dup2 ~cloexec:false input Unix.stdout;
+       (* Both ends of a connection on one processor, or on two, are different programs. *)
+       if listener <> None then pin true;
        (match listener with Some fd -> Unix.dup2 ~cloexec:false fd (Obj.magic 3 : Unix.file_descr) | None
          -> ());
        Unix.execvpe (List.hd words) (Array.of_list words) (environment variant)
@@ -192,9 +195,18 @@ let one ?(prefix = []) case variant =
     Unix.bind listener (Unix.ADDR_INET (Unix.inet_addr_loopback, 0));
     Unix.listen listener 128;
     let finish = start prefix variant case.program case.arguments ~listener:(Some listener) in
-    peer (Unix.getsockname listener);
-    Unix.close listener;
-    finish ()
+    (match Unix.fork () with
+    | 0 ->
+      pin false;
+      (try peer (Unix.getsockname listener) with _ -> Unix._exit 1);
+      Unix._exit 0
+    | peer ->
+      Unix.close listener;
+      let result = finish () in
+      (match Unix.waitpid [] peer with
+      | _, Unix.WEXITED 0 -> ()
+      | _ -> fail "the other side of %s failed" case.title);
+      result)
 
 let median list =
   let sorted = Array.of_list (List.sort compare list) in
