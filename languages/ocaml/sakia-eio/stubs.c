@@ -262,8 +262,8 @@ CAMLprim value eio_sakia_wait(value loop, value to, value v_timeout, value v_gua
 
 CAMLprim value eio_sakia_cancel(value loop, intnat token) {
     struct eio_loop *it = Loop(loop);
-    /* A result that is there wins. */
-    if (it->tickets[token] != 0)
+    /* A result that is there wins. A fiber that outlived its loop has nothing under way. */
+    if (it != NULL && it->tickets[token] != 0)
         sakia_loop_cancel(it->loop, it->tickets[token]);
     return Val_unit;
 }

@@ -161,6 +161,42 @@ let many env =
   ignore env;
   assert (!count = 5000)
 
+(* A fiber whose calls never wait lets others run: a device without end, a file in memory, a socket that is full of bytes,
+   a name that is looked at. *)
+let fairness env =
+  let dir = env#cwd / Printf.sprintf "fair-%d" (Unix.getpid ()) in
+  Eio.Path.save ~create:(`Or_truncate 0o600) dir (String.make 10_000 'a');
+  let buf = Cstruct.create 100 in
+  let turns f =
+    let others = ref 0 in
+    Fiber.first
+      (fun () ->
+        for _ = 1 to 80 do
+          f ()
+        done)
+      (fun () ->
+        while true do
+          incr others;
+          Fiber.yield ()
+        done);
+    !others
+  in
+  let at_least name expected f =
+    let turns = turns f in
+    if turns < expected then failwith (Printf.sprintf "%s: others had %d turns, not %d" name turns expected)
+  in
+  Switch.run (fun sw ->
+      let zero = Eio.Path.open_in ~sw (env#fs / "/dev/zero") in
+      at_least "device" 80 (fun () -> ignore (Eio.Flow.single_read zero buf : int));
+      let file = Eio.Path.open_in ~sw dir in
+      at_least "file" 9 (fun () ->
+          ignore (Eio.File.pread file ~file_offset:Optint.Int63.zero [ buf ] : int));
+      let a, b = Eio_unix.Net.socketpair_stream ~sw () in
+      Eio.Flow.copy_string (String.make 20_000 'b') a;
+      at_least "socket" 9 (fun () -> ignore (Eio.Flow.single_read b buf : int));
+      at_least "name" 9 (fun () -> ignore (Eio.Path.stat ~follow:true dir : Eio.File.Stat.t)));
+  Eio.Path.unlink dir
+
 let () =
   test "signals" signals;
   test "a late signal" late_signal;
@@ -170,6 +206,8 @@ let () =
   test "two loops" two_loops;
   test "many" many;
   (match Sys.getenv_opt "EIO_BACKEND" with
-   | None | Some "sakia" -> test "trees" trees
+   | None | Some "sakia" ->
+     test "fairness" fairness;
+     test "trees" trees
    | _ -> ());
   print_endline "all passed"

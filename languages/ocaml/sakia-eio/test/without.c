@@ -1,5 +1,5 @@
-/* Runs a program without a system call: `without NAME[=ERROR] ... -- PROGRAM ARGUMENT ...`, where NAME is io_uring or
- * openat2, and ERROR the error number of the refusal, 38 (ENOSYS) if none is given. */
+/* Runs a program without a system call: `without NAME[=ERROR] ... -- PROGRAM ARGUMENT ...`, where NAME is io_uring,
+ * openat2 or pidfd, and ERROR the error number of the refusal, 38 (ENOSYS) if none is given. */
 #define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>
@@ -38,6 +38,8 @@ int main(int count, char **arguments) {
             refuse(SYS_io_uring_setup, error);
         else if (strcmp(arguments[i], "openat2") == 0)
             refuse(SYS_openat2, error);
+        else if (strcmp(arguments[i], "pidfd") == 0)
+            refuse(SYS_pidfd_open, error);
         else
             errx(2, "no name: %s", arguments[i]);
     }
