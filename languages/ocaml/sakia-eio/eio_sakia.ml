@@ -20,11 +20,13 @@ let env =
     method backend_id = "sakia"
   end
 
-let run main =
+let run_limited ~under_way_max main =
+  Atomic.set Sched.under_way_max under_way_max;
   (* A write to a closed connection is an error of the write. *)
   Sys.(set_signal sigpipe Signal_ignore);
   Domains.run_loop main env
 
+let run main = run_limited ~under_way_max:(1 lsl 20) main
 let why_no_ring () = (Sched.get ()).why_no_ring
 let copy_tree = Trees.copy
 let remove_tree = Trees.remove

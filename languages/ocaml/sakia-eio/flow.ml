@@ -126,8 +126,9 @@ let seek t offset whence =
 (* What one request copies at most: a cancellation is heeded after it. *)
 let piece = 1 lsl 30
 
-(* Copies what [src] has after its position, within the kernel, as far as it can: files may be none for that. *)
-let copy_within_kernel src dst =
+(* Copies what [src], a file of this size, has after its position, within the kernel, as far as it can: files may be none
+   for that. Returns whether it came to the end. *)
+let copy_within_kernel src dst ~size =
   let position t = Int64.to_int (seek t 0L `Cur) in
   let set t at = ignore (seek t (Int64.of_int at) `Set : int64) in
   let from_offset = position src and into_offset = position dst in
@@ -140,15 +141,15 @@ let copy_within_kernel src dst =
     in
     if value > 0 then (
       copied := !copied + value;
-      copy ())
+      if from_offset + !copied <> size then copy ())
   in
   Fun.protect copy ~finally:(fun () ->
       if !copied > 0 then (
         set src (from_offset + !copied);
-        set dst (into_offset + !copied)))
+        set dst (into_offset + !copied)));
+  !copied > 0 && from_offset + !copied = size
 
-(* Copies by way of memory, until the source ends. Between regular files only what fits into it: a larger rest is left
-   to the kernel. *)
+(* Copies by way of memory, until the source ends; a larger regular file within the kernel, by one request. *)
 let copy_flow src dst =
   let s = Sched.get () in
   Pools.use s.pools.blocks @@ fun memory ->
@@ -163,12 +164,12 @@ let copy_flow src dst =
   let facts t look = Fd.use t.fd ~if_closed:(fun () -> (Other, 0)) (fun fd -> look t (Raw.number fd)) in
   match facts src look with
   | Regular, size when fst (facts dst (fun t number -> (kind t number, 0))) = Regular ->
-    let count = read src buf in
-    write_all dst (Cstruct.sub buf 0 count);
-    (* A file that was read from its beginning, as far as it went a moment ago, is not asked again. *)
-    if count > 0 && count <> size then (
-      if count = buf.len then copy_within_kernel src dst;
-      plain ())
+    (* A file that was copied as far as it went a moment ago is not asked again for more. *)
+    if size > buf.len then (if not (copy_within_kernel src dst ~size) then plain ())
+    else
+      let count = read src buf in
+      write_all dst (Cstruct.sub buf 0 count);
+      if count > 0 && count <> size then plain ()
   | _ -> plain ()
 
 module Impl = struct

@@ -5,7 +5,7 @@ type waker
 type handle
 type memory = Cstruct.buffer
 
-external loop : unit -> loop = "eio_sakia_loop"
+external loop : int -> loop = "eio_sakia_loop"
 external waker : loop -> waker = "eio_sakia_waker"
 external wake : waker -> unit = "eio_sakia_wake" [@@noalloc]
 external leave_waker : waker -> unit = "eio_sakia_leave_waker" [@@noalloc]

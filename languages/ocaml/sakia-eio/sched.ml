@@ -270,8 +270,11 @@ let stop t =
       | Waiting { kept; _ } -> leak kept)
     tokens
 
+(* The most requests of a domain that may be under way; others wait until some have ended. *)
+let under_way_max = Atomic.make (1 lsl 20)
+
 let with_scheduler f =
-  let loop = Raw.loop () in
+  let loop = Raw.loop (Atomic.get under_way_max) in
   let timers = Zzz.create () in
   let queue = Lf_queue.create () in
   Lf_queue.push queue Turn;

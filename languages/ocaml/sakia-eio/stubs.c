@@ -125,15 +125,15 @@ static int64_t now_ns(void) {
 
 /* ---- The loop ---- */
 
-CAMLprim value eio_sakia_loop(value unit) {
-    CAMLparam1(unit);
+CAMLprim value eio_sakia_loop(value under_way_max) {
+    CAMLparam1(under_way_max);
     CAMLlocal1(result);
     sakia_loop_options options = SAKIA_LOOP_OPTIONS;
     struct eio_loop *it = calloc(1, sizeof *it);
 
     if (it == NULL)
         caml_raise_out_of_memory();
-    options.under_way_max = 1 << 20;
+    options.under_way_max = (uint32_t) Long_val(under_way_max);
     int error = sakia_loop_new(&options, &it->loop);
     if (error < 0) {
         free(it);

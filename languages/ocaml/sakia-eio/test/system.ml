@@ -197,6 +197,23 @@ let fairness env =
       at_least "name" 9 (fun () -> ignore (Eio.Path.stat ~follow:true dir : Eio.File.Stat.t)));
   Eio.Path.unlink dir
 
+(* Fibers whose requests find as many under way as may be wait for room, and all have their turn. *)
+let few_under_way () =
+  Eio_sakia.run_limited ~under_way_max:8 @@ fun _ ->
+  Switch.run @@ fun sw ->
+  let r, w = Eio_unix.pipe sw in
+  Eio.Flow.copy_string "x" w;
+  let number flow = Eio_unix.Fd.use_exn "number" (Eio_unix.Resource.fd flow) Fun.id in
+  let count = ref 0 in
+  Fiber.List.iter
+    (fun i ->
+      if i mod 2 = 0 then Eio_unix.await_readable (number r)
+      else Eio_unix.Fd.use_exn "number" (Eio_unix.Resource.fd w) Eio_unix.await_writable;
+      incr count)
+    (List.init 300 Fun.id);
+  assert (!count = 300);
+  assert (Eio_sakia.under_way () = 0)
+
 let () =
   test "signals" signals;
   test "a late signal" late_signal;
@@ -207,6 +224,7 @@ let () =
   test "many" many;
   (match Sys.getenv_opt "EIO_BACKEND" with
    | None | Some "sakia" ->
+     few_under_way ();
      test "fairness" fairness;
      test "trees" trees
    | _ -> ());
