@@ -6,16 +6,17 @@ val run : (Eio_unix.Stdenv.base -> 'a) -> 'a
 (** [run main] runs a fiber, and all that it forks, until all have ended. *)
 
 val run_limited : under_way_max:int -> (Eio_unix.Stdenv.base -> 'a) -> 'a
-(** As {!run}, with a limit for the requests of a domain that are under way at the same time, 2{^20} otherwise. The fibers
-    of others wait until some have ended. *)
+(** As {!run}, with a limit for the requests of a domain that are under way at the same time, 2{^20}
+    otherwise. The fibers of others wait until some have ended. *)
 
 val why_no_ring : unit -> string option
 (** Why the running domain's loop has no ring; [None] if it has one. Only within {!run}. *)
 
 (** {1 Whole trees}
 
-    On threads of the library, as [cp -a] and [rm -r]; the fiber waits, and others run. A path below a confined
-    directory stays below it. A cancellation stops the work: entries in progress are completed or removed. *)
+    On threads of the library, as [cp -a] and [rm -r]; the fiber waits, and others run. A path below a
+    confined directory stays below it. A cancellation stops the work: entries in progress are completed or
+    removed. *)
 
 val copy_tree :
   ?options:Sakia.Tree.option_ list ->

@@ -100,7 +100,8 @@ let read t buf =
   let value = if kind = Socket then receive t number buf else read_at t number kind [ buf ] ~at:Io.here in
   Io.checked "read" "" value
 
-let first_parts bufs = if List.compare_length_with bufs 1024 <= 0 then bufs else List.filteri (fun i _ -> i < 1024) bufs
+let first_parts bufs =
+  if List.compare_length_with bufs 1024 <= 0 then bufs else List.filteri (fun i _ -> i < 1024) bufs
 
 let write t bufs =
   use "write" t @@ fun number kind ->
@@ -123,11 +124,11 @@ let seek t offset whence =
   in
   Err.run (fun () -> Unix.LargeFile.lseek fd offset whence) ()
 
-(* What one request copies at most: a cancellation is heeded after it. *)
+(* One request copies so much at most: a cancellation is heeded after it. *)
 let piece = 1 lsl 30
 
-(* Copies what [src], a file of this size, has after its position, within the kernel, as far as it can: files may be none
-   for that. Returns whether it came to the end. *)
+(* Copies what [src], a file of this size, has after its position, within the kernel, as far as it can: files
+   may be none for that. Returns whether it came to the end. *)
 let copy_within_kernel src dst ~size =
   let position t = Int64.to_int (seek t 0L `Cur) in
   let set t at = ignore (seek t (Int64.of_int at) `Set : int64) in
@@ -137,7 +138,8 @@ let copy_within_kernel src dst ~size =
     let value =
       use "copy" src @@ fun from _ ->
       use "copy" dst @@ fun into _ ->
-      Io.copy_range ~from ~from_offset:(from_offset + !copied) ~into ~into_offset:(into_offset + !copied) ~len:piece
+      let from_offset = from_offset + !copied and into_offset = into_offset + !copied in
+      Io.copy_range ~from ~from_offset ~into ~into_offset ~len:piece
     in
     if value > 0 then (
       copied := !copied + value;

@@ -1,8 +1,8 @@
 (* Directories and names.
 
-   A path below a directory may not leave it: each operation opens the path's directory, or the path itself, by
-   `openat2(2)` with RESOLVE_BENEATH, and works on what was opened. Where that call is refused, the way is walked step
-   by step. *)
+   A path below a directory may not leave it: each operation opens the path's directory, or the path itself,
+   by `openat2(2)` with RESOLVE_BENEATH, and works on what was opened. Where that call is refused, the way is
+   walked step by step. *)
 
 open Eio.Std
 module Fd = Eio_unix.Fd
@@ -44,8 +44,8 @@ let openat ~sw place path ~flags ~mode =
 
 let close_number number = Unix.close (Raw.descriptor number)
 
-(* Runs [f] with a number for the directory that has the last component of the path, and that component. A slash at the
-   end goes: with it the kernel would follow a link. *)
+(* Runs [f] with a number for the directory that has the last component of the path, and that component. A
+   slash at the end goes: with it the kernel would follow a link. *)
 let with_parent op place path f =
   let leaf = Filename.basename path and parent = Filename.dirname path in
   let opened path leaf =
@@ -84,7 +84,8 @@ let rename place path place2 path2 =
 
 let symlink ~link_to place path =
   Io.no_nul "symlink" link_to;
-  with_parent "symlink" place path @@ fun fd leaf -> Io.on_names Raw.op_symlink "symlinkat" fd leaf (-1) link_to
+  with_parent "symlink" place path @@ fun fd leaf ->
+  Io.on_names Raw.op_symlink "symlinkat" fd leaf (-1) link_to
 
 let rec filled op call fd leaf path size =
   let t = Sched.get () in
@@ -110,7 +111,8 @@ let rec filled op call fd leaf path size =
 let read_link place path =
   with_parent "readlink" place path @@ fun fd leaf -> filled Raw.op_readlink "readlink" fd leaf path 4096
 
-(* A name that is no link is looked at as it is; a link below a directory is opened first, to stay below it. *)
+(* A name that is no link is looked at as it is; a link below a directory is opened first, to stay below it.
+   *)
 let stat place path ~follow =
   let exactly fd leaf ~flags =
     match Io.stat_with fd leaf ~flags Io.facts with
@@ -149,7 +151,8 @@ let chmod place path ~follow ~perm =
 
 let chown place path ~follow ~uid ~gid =
   with_opened "chown" place path ~follow @@ fun fd ->
-  Eio_unix.run_in_systhread ~label:"chown" @@ fun () -> Eio_unix.Private.chown fd "" ~flags:at_empty_path ~uid ~gid
+  Eio_unix.run_in_systhread ~label:"chown" @@ fun () ->
+  Eio_unix.Private.chown fd "" ~flags:at_empty_path ~uid ~gid
 
 (* Some entries of an open directory; none at its end. *)
 let some_entries fd =
@@ -226,7 +229,7 @@ end = struct
     in
     let flags = flags lor Raw.o_rdwr lor link_flag follow lor if append then Raw.o_append else 0 in
     let fd = openat ~sw t.place path ~flags ~mode in
-    (* What was made just now is a regular file. *)
+    (* A file that was made just now is a regular one. *)
     let kind = if flags land Raw.o_excl <> 0 then Some Flow.Regular else None in
     (Flow.of_fd ~is_named:true ?kind fd :> Eio.File.rw_ty r)
 

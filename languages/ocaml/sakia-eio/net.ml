@@ -147,7 +147,8 @@ module Impl = struct
     let fd = socket ~sw (domain_of address) Unix.SOCK_STREAM in
     set_options fd options;
     Option.iter
-      (fun address -> Err.run (bind ~reuse_addr:false ~reuse_port:false fd) (Eio_unix.Net.sockaddr_to_unix address))
+      (fun address ->
+        Err.run (bind ~reuse_addr:false ~reuse_port:false fd) (Eio_unix.Net.sockaddr_to_unix address))
       bind_to;
     let address = Eio_unix.Net.sockaddr_to_unix address in
     let t = Sched.get () in
@@ -164,7 +165,8 @@ module Impl = struct
          | _ -> ());
         let fd = socket ~sw (domain_of address) Unix.SOCK_DGRAM in
         (match address with
-         | (`Udp _ | `Unix _) as address -> bind ~reuse_addr ~reuse_port fd (Eio_unix.Net.sockaddr_to_unix address)
+         | (`Udp _ | `Unix _) as address ->
+           bind ~reuse_addr ~reuse_port fd (Eio_unix.Net.sockaddr_to_unix address)
          | `UdpV4 | `UdpV6 -> ());
         (datagram_socket fd :> tag Eio.Net.datagram_socket_ty r))
       ()

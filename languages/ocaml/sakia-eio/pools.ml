@@ -1,4 +1,5 @@
-(* Memory for requests of one domain. A fiber gives it back after its request's result, so no request uses it. *)
+(* Memory for requests of one domain. A fiber gives it back after its request's result, so no request uses it.
+   *)
 
 type pool = { size : int; mutable free : Cstruct.buffer list; mutable count : int }
 

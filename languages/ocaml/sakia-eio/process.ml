@@ -125,7 +125,8 @@ module Manager = struct
       let terminal, fds =
         match login_tty with
         | None -> ([], fds)
-        | Some tty -> ([ Fork_action.login_tty tty ], List.map (fun n -> (n, tty, `Blocking)) [ 0; 1; 2 ] @ fds)
+        | Some tty ->
+          ([ Fork_action.login_tty tty ], List.map (fun n -> (n, tty, `Blocking)) [ 0; 1; 2 ] @ fds)
       in
       let opt make = function None -> [] | Some x -> [ make x ] in
       opt Fork_action.setgid gid @ opt Fork_action.setuid uid @ opt Fork_action.setpgid pgid @ terminal

@@ -2,21 +2,22 @@
 
    A request, step by step:
 
-   1. [request] submits it. If its result is there at once, no fiber is switched; after [calls_max] such calls, or
-      [turn_ns], the fiber first goes to the end of the queue.
-   2. Otherwise the fiber is suspended. The table has it by the request's token, with the memory that the request uses.
-      From now on a cancellation of the fiber cancels the request, and does not resume the fiber.
-   3. The result comes once, whatever happened. The token is free again, the fiber has no hook for cancellation any
-      more, and goes to the queue: with the value, if there is one, even if it was canceled meanwhile; otherwise with
-      the cancellation, or with the error.
+   1. [request] submits it. If its result is there at once, no fiber is switched; after [calls_max] such
+      calls, or [turn_ns], the fiber first goes to the end of the queue.
+   2. Otherwise the fiber is suspended. The table has it by the request's token, with the memory that the
+      request uses. From now on a cancellation of the fiber cancels the request, and does not resume the
+      fiber.
+   3. The result comes once, whatever happened. The token is free again, the fiber has no hook for
+      cancellation any more, and goes to the queue: with the value, if there is one, even if it was canceled
+      meanwhile; otherwise with the cancellation, or with the error.
 
-   All of that is done by the domain's thread. Other threads, signal handlers and finalizers put a fiber into the queue,
-   which takes no lock, and then look at [needs_wake]. The domain sets that flag before it looks at the queue for the
-   last time ahead of a sleep. So either this look finds the fiber, or the other side finds the flag, and wakes the
-   loop. A wake that comes too early ends the next sleep at once, which is harmless.
+   All of that is done by the domain's thread. Other threads, signal handlers and finalizers put a fiber into
+   the queue, which takes no lock, and then look at [needs_wake]. The domain sets that flag before it looks at
+   the queue for the last time ahead of a sleep. So either this look finds the fiber, or the other side finds
+   the flag, and wakes the loop. A wake that comes too early ends the next sleep at once, which is harmless.
 
-   At the end the loop is stopped: what is under way is canceled, and its memory is given back. What the kernel does not
-   give back within a second stays alive for ever. *)
+   At the end the loop is stopped: what is under way is canceled, and its memory is given back. What the
+   kernel does not give back within a second stays alive for ever. *)
 
 module Suspended = Eio_utils.Suspended
 module Zzz = Eio_utils.Zzz
@@ -32,7 +33,7 @@ type runnable =
   | Resume : 'a Suspended.t * 'a -> runnable
   | Fail : 'a Suspended.t * exn -> runnable
 
-(* What the running fiber has used since it was resumed. *)
+(* The plain calls of the running fiber since it was resumed. *)
 type budget = { mutable calls : int; mutable since : int }
 
 type t = {
@@ -157,8 +158,9 @@ and turn t =
     Lf_queue.push t.queue Turn;
     next t
 
-(* Results that are there, or that come within the timeout if nobody else can run. A sleep that may be long is guarded
-   against signals just ahead of it; a first short one is not, which is cheaper where something comes soon. *)
+(* Results that are there, or that come within the timeout if nobody else can run. A sleep that may be long is
+   guarded against signals just ahead of it; a first short one is not, which is cheaper where something comes
+   soon. *)
 and look t timeout =
   match if t.table.used = 0 then 0 else Raw.take t.loop t.results with
   | 0 when not (Lf_queue.is_empty t.queue) ->
@@ -196,8 +198,8 @@ let check t =
   | Some ex -> raise ex
   | None -> ()
 
-(* Before a call that may be done at once: others run if this fiber made many in a row. The clock is read from the second
-   one on. *)
+(* Before a call that may be done at once: others run if this fiber made many in a row. The clock is read from
+   the second one on. *)
 let before_call t =
   let budget = t.budget in
   let calls = budget.calls + 1 in
@@ -372,9 +374,11 @@ let run ~(extra : handler) main arg =
                   Thread_pool.submit t.threads ~ctx:fiber ~enqueue f;
                   next t)
             | Eio_unix.Private.Await_readable fd ->
-              Some (fun k -> await_events t { Suspended.k; fiber } "await_readable" fd (Raw.pollin lor Raw.pollerr))
+              let events = Raw.pollin lor Raw.pollerr in
+              Some (fun k -> await_events t { Suspended.k; fiber } "await_readable" fd events)
             | Eio_unix.Private.Await_writable fd ->
-              Some (fun k -> await_events t { Suspended.k; fiber } "await_writable" fd (Raw.pollout lor Raw.pollerr))
+              let events = Raw.pollout lor Raw.pollerr in
+              Some (fun k -> await_events t { Suspended.k; fiber } "await_writable" fd events)
             | e -> extra.effc e);
       }
   in

@@ -1,10 +1,10 @@
 /* Calls of libsakia for the scheduler of one domain.
  *
- * A loop is used on its domain's thread. Its block is freed by `eio_sakia_stop` alone: a finalizer may run on any
- * domain, and frees no loop.
+ * A loop is used on its domain's thread. Its block is freed by `eio_sakia_stop` alone: a finalizer may run on
+ * any domain, and frees no loop.
  *
- * A submission answers with the request's result if that is there, else with PENDING. Files are numbers here, since
- * eio's `Fd` owns numbers; it keeps each open until the request's result was taken.
+ * A submission answers with the request's result if that is there, else with PENDING. Files are numbers here,
+ * since eio's `Fd` owns numbers; it keeps each open until the request's result was taken.
  */
 #define _GNU_SOURCE
 #define CAML_NAME_SPACE
@@ -62,8 +62,9 @@ struct eio_loop {
 };
 
 #define Loop(v) (*(struct eio_loop **) Data_custom_val(v))
-/* The loop's waker for other threads, which may come after the loop's end: then it is given back already, so that no
- * descriptor waits for the collector. `users` counts the loop and calls under way; at 0 the waker is gone. */
+/* The loop's waker for other threads, which may come after the loop's end: then it is given back already, so
+ * that no descriptor waits for the collector. `users` counts the loop and calls under way; at 0 the waker is
+ * gone. */
 struct eio_waker {
     sakia_waker *waker;
     atomic_long users;
@@ -73,8 +74,8 @@ struct eio_waker {
 #define File(v) (*(sakia_file **) Data_custom_val(v))
 
 static struct custom_operations loop_operations = {
-    "sakia.eio.loop",          custom_finalize_default,  custom_compare_default,    custom_hash_default,
-    custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
+    .identifier = "sakia.eio.loop",
+    .finalize = custom_finalize_default,
 };
 
 static bool use_waker(struct eio_waker *it) {
@@ -100,8 +101,8 @@ static void waker_finalize(value v) {
 }
 
 static struct custom_operations waker_operations = {
-    "sakia.eio.waker",         waker_finalize,           custom_compare_default,    custom_hash_default,
-    custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
+    .identifier = "sakia.eio.waker",
+    .finalize = waker_finalize,
 };
 
 static void file_finalize(value v) {
@@ -109,8 +110,8 @@ static void file_finalize(value v) {
 }
 
 static struct custom_operations file_operations = {
-    "sakia.eio.file",          file_finalize,            custom_compare_default,    custom_hash_default,
-    custom_serialize_default,  custom_deserialize_default, custom_compare_ext_default, custom_fixed_length_default,
+    .identifier = "sakia.eio.file",
+    .finalize = file_finalize,
 };
 
 static void fail_with(int64_t error, const char *call) {
@@ -233,9 +234,10 @@ CAMLprim value eio_sakia_take(value loop, value to) {
     return tell(Bytes_val(to), it->results, count < 0 ? 0 : count);
 }
 
-/* Submits and waits, with the runtime lock released. A handler of OCaml's runs after the wait, so a signal that comes
- * between the look for signals and the sleep would be left until something else happens. With `guarded` the thread
- * blocks its signals before that look, and lets them in while it sleeps; that takes three system calls more. */
+/* Submits and waits, with the runtime lock released. A handler of OCaml's runs after the wait, so a signal
+ * that comes between the look for signals and the sleep would be left until something else happens. With
+ * `guarded` the thread blocks its signals before that look, and lets them in while it sleeps; that takes
+ * three system calls more. */
 CAMLprim value eio_sakia_wait(value loop, value to, value v_timeout, value v_guarded) {
     CAMLparam2(loop, to);
     struct eio_loop *it = Loop(loop);
@@ -276,8 +278,8 @@ CAMLprim value eio_sakia_under_way(value loop) {
     return Val_long(sakia_loop_under_way(Loop(loop)->loop));
 }
 
-/* Ends and frees the loop, and returns the tokens of requests that did not end: the kernel may use their memory for
- * ever. */
+/* Ends and frees the loop, and returns the tokens of requests that did not end: the kernel may use their
+ * memory for ever. */
 CAMLprim value eio_sakia_stop(value loop, value v_limit) {
     CAMLparam1(loop);
     CAMLlocal1(result);
@@ -405,8 +407,8 @@ CAMLprim value eio_sakia_move_byte(value *v, int count) {
 }
 
 /* The same for more bytes, with the runtime lock released. */
-CAMLprim value eio_sakia_move_much(value loop, value op, value fd, value buffer, value from, value len, value offset,
-                                   value token) {
+CAMLprim value eio_sakia_move_much(value loop, value op, value fd, value buffer, value from, value len,
+                                   value offset, value token) {
     CAMLparam2(loop, buffer);
     struct eio_loop *it = Loop(loop);
     sakia_request request =
@@ -524,7 +526,8 @@ CAMLprim value eio_sakia_names_byte(value *v, int count) {
 }
 
 /* An operation on a name that fills memory. With an empty path, on the file itself. */
-intnat eio_sakia_fill(value loop, intnat op, intnat fd, value path, intnat flags, value buffer, intnat token) {
+intnat eio_sakia_fill(value loop, intnat op, intnat fd, value path, intnat flags, value buffer,
+                      intnat token) {
     sakia_request request = {0};
 
     request.op = (uint32_t) op;
@@ -587,8 +590,8 @@ static intnat result_of(ssize_t result) {
     return result < 0 ? -errno : result;
 }
 
-/* A handle for calls that are tried: what the library learns of a file hangs on it. No loop sees it, so the number may
- * be closed before it goes. */
+/* A handle for calls that are tried: what the library learns of a file hangs on it. No loop sees it, so the
+ * number may be closed before it goes. */
 CAMLprim value eio_sakia_lend(value fd) {
     CAMLparam1(fd);
     CAMLlocal1(result);
@@ -604,7 +607,8 @@ CAMLprim value eio_sakia_lend(value fd) {
 
 static intnat try_move(sakia_file *file, bool writes, void *at, intnat len, intnat offset) {
     uint64_t where = offset < 0 ? SAKIA_CURRENT_POSITION : (uint64_t) offset;
-    return writes ? sakia_try_write(file, at, (size_t) len, where) : sakia_try_read(file, at, (size_t) len, where);
+    return writes ? sakia_try_write(file, at, (size_t) len, where)
+                  : sakia_try_read(file, at, (size_t) len, where);
 }
 
 /* Reads or writes up to 32 KiB if that needs no wait, else answers EAGAIN. */
@@ -614,11 +618,13 @@ intnat eio_sakia_try_move(value file, intnat writes, value buffer, intnat from, 
 
 CAMLprim value eio_sakia_try_move_byte(value *v, int count) {
     (void) count;
-    return Val_long(eio_sakia_try_move(v[0], Long_val(v[1]), v[2], Long_val(v[3]), Long_val(v[4]), Long_val(v[5])));
+    return Val_long(
+        eio_sakia_try_move(v[0], Long_val(v[1]), v[2], Long_val(v[3]), Long_val(v[4]), Long_val(v[5])));
 }
 
 /* The same for up to 256 KiB, with the runtime lock released. */
-CAMLprim value eio_sakia_try_move_much(value file, value writes, value buffer, value from, value len, value offset) {
+CAMLprim value eio_sakia_try_move_much(value file, value writes, value buffer, value from, value len,
+                                       value offset) {
     CAMLparam2(file, buffer);
     char *at = (char *) Caml_ba_data_val(buffer) + Long_val(from);
     sakia_file *it = File(file);
@@ -694,7 +700,8 @@ static value with_numbers(const int *numbers, size_t count) {
     CAMLreturn(list);
 }
 
-/* Receives a message: its bytes or a negative error number, the sender's address if it has one, and descriptors. */
+/* Receives a message: its bytes or a negative error number, the sender's address if it has one, and
+ * descriptors. */
 CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) {
     CAMLparam1(list);
     CAMLlocal4(result, address, some, numbers);
@@ -717,7 +724,8 @@ CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) 
     }
     intnat value_ = result_of(recvmsg(Int_val(fd), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
     if (value_ >= 0 && max > 0) {
-        for (struct cmsghdr *header = CMSG_FIRSTHDR(&message); header != NULL; header = CMSG_NXTHDR(&message, header)) {
+        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+        for (; header != NULL; header = CMSG_NXTHDR(&message, header)) {
             if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
                 continue;
             size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
@@ -747,7 +755,7 @@ CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) 
     CAMLreturn(result);
 }
 
-/* What a number is, by S_IFMT >> 12, and 16 times its size; 0 if it is not open. */
+/* The kind of an open number, S_IFMT >> 12, and 16 times its size; 0 if it is not open. */
 intnat eio_sakia_facts(intnat fd) {
     struct stat stat;
     return fstat((int) fd, &stat) < 0 ? 0 : stat.st_size * 16 + ((stat.st_mode & S_IFMT) >> 12);
@@ -896,8 +904,8 @@ static int follow(struct walk *walk, const char *name, char *rest) {
     return 0;
 }
 
-/* Opens a path without `openat2(2)`, one component after the other. No component is left to the kernel's "..": a
- * directory may be moved while the walk is in it. */
+/* Opens a path without `openat2(2)`, one component after the other. No component is left to the kernel's
+ * "..": a directory may be moved while the walk is in it. */
 static int walk_to(struct walk *walk, char *rest, int flags, mode_t mode) {
     char name[NAME_MAX + 2];
 
@@ -931,8 +939,8 @@ static int walk_to(struct walk *walk, char *rest, int flags, mode_t mode) {
             bool may_follow = !(flags & O_NOFOLLOW) || has_slash;
             /* With O_PATH a link itself would be opened, and found to be none to follow. */
             struct stat stat;
-            if (may_follow && !(is_up || is_dot) && fstatat(here(walk), leaf, &stat, AT_SYMLINK_NOFOLLOW) == 0 &&
-                S_ISLNK(stat.st_mode)) {
+            if (may_follow && !(is_up || is_dot) &&
+                fstatat(here(walk), leaf, &stat, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(stat.st_mode)) {
                 if ((flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
                     return -EEXIST;
                 int error = follow(walk, leaf, rest);

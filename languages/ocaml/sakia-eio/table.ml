@@ -13,7 +13,8 @@ type t = {
 }
 
 let size_first = 64
-let numbered from until = Array.init (until - from) (fun i -> if from + i + 1 < until then from + i + 1 else -1)
+let numbered from until =
+  Array.init (until - from) (fun i -> if from + i + 1 < until then from + i + 1 else -1)
 
 let create () =
   { jobs = Array.make size_first Nobody; next = numbered 0 size_first; free = 0; used = 0 }

@@ -1,7 +1,7 @@
 (* Whole trees, by threads of the library. *)
 
-(* The name of a path for the library's threads, during [f]. Below a confined directory it begins at an open descriptor
-   of its parent. *)
+(* The name of a path for the library's threads, during [f]. Below a confined directory it begins at an open
+   descriptor of its parent. *)
 let with_name (dir, path) f =
   match Fs.place_of dir with
   | None -> invalid_arg "the path is not one of this backend"

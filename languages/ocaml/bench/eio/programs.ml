@@ -1,5 +1,5 @@
-(* The programs that are measured, written once for all backends: EIO_BACKEND chooses. Each prints what it has done, so
-   that runs can be compared, and its voluntary switches of threads. *)
+(* The programs that are measured, written once for all backends: EIO_BACKEND chooses. Each prints what it has
+   done, so that runs can be compared, and its voluntary switches of threads. *)
 
 open Eio.Std
 
@@ -7,7 +7,8 @@ let ( / ) = Eio.Path.( / )
 
 let switches () =
   let line = In_channel.with_open_bin "/proc/self/status" In_channel.input_all |> String.split_on_char '\n' in
-  List.find_map (fun line -> Scanf.sscanf_opt line "voluntary_ctxt_switches: %d" Fun.id) line |> Option.value ~default:0
+  let number line = Scanf.sscanf_opt line "voluntary_ctxt_switches: %d" Fun.id in
+  List.find_map number line |> Option.value ~default:0
 
 let path env name : _ Eio.Path.t = env#fs / name
 
@@ -102,7 +103,8 @@ let rec copy ~fibers from into =
   match stat.kind with
   | `Directory ->
     Eio.Path.mkdir ~perm:stat.perm into;
-    Fiber.List.iter ~max_fibers:fibers (fun name -> copy ~fibers (from / name) (into / name)) (Eio.Path.read_dir from)
+    let one name = copy ~fibers (from / name) (into / name) in
+    Fiber.List.iter ~max_fibers:fibers one (Eio.Path.read_dir from)
   | `Regular_file ->
     Eio.Path.with_open_in from @@ fun from ->
     Eio.Path.with_open_out ~create:(`Exclusive stat.perm) into @@ fun into -> Eio.Flow.copy from into

@@ -1,6 +1,6 @@
-(* Tables of processor time: `table DIRECTORY ROUNDS [CASE ...]`. The contenders take turns in each round, and a number is
-   the median of the rounds' ratios to Eio_linux; in brackets its quartiles. DIRECTORY has room for 2 GiB; put it on the
-   file system in question. *)
+(* Tables of processor time: `table DIRECTORY ROUNDS [CASE ...]`. The contenders take turns in each round, and
+   a number is the median of the rounds' ratios to Eio_linux; in brackets its quartiles. DIRECTORY has room
+   for 2 GiB; put it on the file system in question. *)
 
 type contender = { name : string; environment : string list; command : string -> string list }
 
@@ -12,7 +12,13 @@ let on ?(name = "") backend arguments =
     command = (fun dir -> programs :: arguments dir);
   }
 
-type case = { case : string; mebibytes : float; prepare : string -> unit; contenders : contender list; clean : string -> unit }
+type case = {
+  case : string;
+  mebibytes : float;
+  prepare : string -> unit;
+  contenders : contender list;
+  clean : string -> unit; (* after each run *)
+}
 
 let shell command = if Sys.command command <> 0 then failwith command
 let null = Unix.openfile "/dev/null" [ O_RDWR; O_CLOEXEC ] 0
@@ -39,7 +45,9 @@ let measured contender dir =
   (processor, Unix.gettimeofday () -. start, switches)
 
 let backends arguments = List.map (fun backend -> on backend arguments) [ "linux"; "posix"; "sakia" ]
-let same name mebibytes ?(prepare = ignore) arguments = { case = name; mebibytes; prepare; contenders = backends arguments; clean = ignore }
+
+let same name mebibytes ?(prepare = ignore) arguments =
+  { case = name; mebibytes; prepare; contenders = backends arguments; clean = ignore }
 
 let file dir = Filename.concat dir "file"
 let source dir = Filename.concat dir "source"
@@ -54,7 +62,8 @@ let tree name ~levels ~bytes ~mebibytes =
     mebibytes;
     prepare =
       (fun dir ->
-        shell (Printf.sprintf "rm -rf %s; %s make_tree %s 5 %d %d > /dev/null" (source dir) programs (source dir) levels bytes));
+        let make = Printf.sprintf "rm -rf %s; %s make_tree %s 5 %d %d > /dev/null" in
+        shell (make (source dir) programs (source dir) levels bytes));
     contenders =
       backends (fun dir -> [ "copy"; "2"; source dir; copy dir ])
       @ [
@@ -64,7 +73,8 @@ let tree name ~levels ~bytes ~mebibytes =
       @ (match Sys.getenv_opt "SAKIA" with
          | None -> []
          | Some sakia ->
-           [ { name = "sakia cp"; environment = []; command = (fun dir -> [ sakia; "cp"; "-r"; source dir; copy dir ]) } ]);
+           let command dir = [ sakia; "cp"; "-r"; source dir; copy dir ] in
+           [ { name = "sakia cp"; environment = []; command } ]);
     clean = (fun dir -> shell ("rm -rf " ^ copy dir));
   }
 
@@ -101,7 +111,8 @@ let run dir rounds case =
     (fun i contender ->
       let results = List.map (fun round -> List.nth round i) rounds in
       let processor (it, _, _) = it and wall (_, it, _) = it in
-      let ratios by = List.map (fun round -> by (List.nth round i) /. Float.max 1e-6 (by (List.hd round))) rounds in
+      let ratio by round = by (List.nth round i) /. Float.max 1e-6 (by (List.hd round)) in
+      let ratios by = List.map (ratio by) rounds in
       let all = ratios processor in
       let switches =
         match results with
@@ -121,6 +132,7 @@ let run dir rounds case =
 let () =
   match Array.to_list Sys.argv with
   | _ :: dir :: rounds :: names ->
-    let wanted case = names = [] || List.exists (fun name -> String.starts_with ~prefix:name case.case) names in
+    let is_of case name = String.starts_with ~prefix:name case.case in
+    let wanted case = names = [] || List.exists (is_of case) names in
     List.iter (run dir (int_of_string rounds)) (List.filter wanted cases)
   | _ -> failwith "usage: table DIRECTORY ROUNDS [CASE ...]"

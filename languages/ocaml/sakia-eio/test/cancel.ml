@@ -1,7 +1,8 @@
 (* Cancellations before, during and after the kernel's work: `cancel SEED COUNT`.
 
-   A fiber begins an operation, and its context is canceled at a random point. The operation either has its effect and
-   its value, or neither: bytes are never lost, connections never dropped, and nothing is left under way. *)
+   A fiber begins an operation, and its context is canceled at a random point. The operation either has its
+   effect and its value, or neither: bytes are never lost, connections never dropped, and nothing is left
+   under way. *)
 
 open Eio.Std
 
@@ -11,8 +12,8 @@ type outcome = Value of int | Canceled
 
 type counts = { mutable before : int; mutable during : int; mutable after : int; mutable too_late : int }
 
-(* Runs [f] in a context of its own, and [act] beside it, which is given a function that cancels it. Also returns
-   whether that came before [f] had returned. *)
+(* Runs [f] in a context of its own, and [act] beside it, which is given a function that cancels it. Also
+   returns whether that came before [f] had returned. *)
 let beside f act =
   let context = ref None and outcome = ref Canceled and in_time = ref false in
   Fiber.both
@@ -36,7 +37,7 @@ let one = Cstruct.of_string "x"
 
 type pair = { name : string; receive : unit -> int; send : unit -> unit; drain : unit -> int }
 
-(* Where a byte that was not received stays. *)
+(* A byte that was not received stays there. *)
 let stream_pair name source sink ~fd_in ~fd_out =
   let buf = Cstruct.create 1 in
   let raw = Bytes.create 16 in
@@ -149,7 +150,8 @@ let round rng counts pair =
   in
   let got = match outcome with Value n -> n | Canceled -> 0 in
   let left = pair.drain () in
-  if got + left <> !sent then failwith (Printf.sprintf "%s: sent %d, received %d, left %d" pair.name !sent got left);
+  if got + left <> !sent then
+    failwith (Printf.sprintf "%s: sent %d, received %d, left %d" pair.name !sent got left);
   match outcome with
   | Value _ when not in_time -> counts.too_late <- counts.too_late + 1
   | Value _ -> counts.after <- counts.after + 1

@@ -1,5 +1,5 @@
-(* A thousand domains, made and joined, a few at a time: each has a loop of its own, and uses a file and a path that
-   another domain has opened. At the end nothing is left: no request, no descriptor. *)
+(* A thousand domains, made and joined, a few at a time: each has a loop of its own, and uses a file and a
+   path that another domain has opened. At the end nothing is left: no request, no descriptor. *)
 
 open Eio.Std
 

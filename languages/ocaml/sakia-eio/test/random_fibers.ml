@@ -1,8 +1,9 @@
-(* Random programs of fibers, which have the same results on this backend as on eio's own one: `random_fibers SEED COUNT`.
+(* Random programs of fibers, which have the same results on this backend as on eio's own one: `random_fibers
+   SEED COUNT`.
 
-   A program's result does not depend on which of its fibers runs first: races are between what ends and what never
-   does, and files are each of one fiber. What may differ is no part of a result: numbers of descriptors, times, texts
-   of errors. *)
+   A program's result does not depend on which of its fibers runs first: races are between what ends and what
+   never does, and files are each of one fiber. What may differ is no part of a result: numbers of
+   descriptors, times, texts of errors. *)
 
 open Eio.Std
 
@@ -110,7 +111,9 @@ let caught f =
   | exception ((Wanted _ | Eio.Io _ | End_of_file | Eio.Time.Timeout | Eio.Exn.Multiple _) as ex) ->
     "(" ^ name_of ex ^ ")"
 
-let digest text = Printf.sprintf "%d:%s" (String.length text) (String.sub (Digest.to_hex (Digest.string text)) 0 8)
+let digest text =
+  Printf.sprintf "%d:%s" (String.length text) (String.sub (Digest.to_hex (Digest.string text)) 0 8)
+
 let text seed size = String.init size (fun i -> Char.chr ((seed + (i * 7) + (i lsr 8)) land 255))
 
 type world = { env : Eio_unix.Stdenv.base; root : Eio.Fs.dir_ty Eio.Path.t; names : int Atomic.t }
@@ -206,7 +209,7 @@ let tree world n =
   Eio.Path.rmtree dir;
   String.concat "/" [ seen; kinds; link; dangling; full; string_of_bool (Eio.Path.is_directory dir) ]
 
-(* What would leave the directory is refused, whatever way it takes. *)
+(* A path that would leave the directory is refused, whatever way it takes. *)
 let escape world n =
   let dir = fresh world in
   Eio.Path.mkdirs ~perm:0o700 (dir / "in" / "deep");
@@ -218,12 +221,15 @@ let escape world n =
   Eio.Path.symlink ~link_to:"loop" (dir / "in" / "loop");
   Eio.Path.with_subtree (dir / "in") @@ fun inner ->
   let path =
-    [| "../out"; "link"; "abs/passwd"; "deep/../../out"; "self/self/../out"; "twice"; "loop"; "deep/../new" |].(n)
+    [|
+      "../out"; "link"; "abs/passwd"; "deep/../../out"; "self/self/../out"; "twice"; "loop"; "deep/../new";
+    |].(n)
   in
   let load = caught (fun () -> Eio.Path.load (inner / path)) in
   let save = caught (fun () -> Eio.Path.save ~create:(`Or_truncate 0o600) (inner / path) "x"; "saved") in
   let made = caught (fun () -> Eio.Path.mkdir ~perm:0o700 (inner / path / "d"); "made") in
-  let kind = caught (fun () -> Fmt.str "%a" Eio.File.Stat.pp_kind (Eio.Path.stat ~follow:true (inner / path)).kind) in
+  let kind () = (Eio.Path.stat ~follow:true (inner / path)).kind in
+  let kind = caught (fun () -> Fmt.str "%a" Eio.File.Stat.pp_kind (kind ())) in
   String.concat "/" [ load; save; made; kind; Eio.Path.load (dir / "out") ]
 
 let rec run world program =
@@ -255,10 +261,13 @@ let rec run world program =
   | One_fails programs ->
     caught (fun () ->
         Fiber.all
-          ((fun () -> List.iter (fun p -> ignore (caught (fun () -> run world p))) programs; raise (Wanted 77))
+          ((fun () ->
+             List.iter (fun p -> ignore (caught (fun () -> run world p))) programs;
+             raise (Wanted 77))
           :: [ never; (fun () -> block world On_pipe); (fun () -> block world On_sleep) ]);
         "?")
-  | On_domain p -> Eio.Domain_manager.run world.env#domain_mgr (fun () -> "d" ^ caught (fun () -> run world p))
+  | On_domain p ->
+    Eio.Domain_manager.run world.env#domain_mgr (fun () -> "d" ^ caught (fun () -> run world p))
   | On_thread n -> Eio_unix.run_in_systhread (fun () -> string_of_int (n * 2))
   | File (mode, edits) -> file world mode edits
   | Tree n -> tree world n
@@ -296,7 +305,8 @@ let rec run world program =
     Switch.run @@ fun sw ->
     let a, b = Eio_unix.Net.socketpair_datagram ~sw ~domain:Unix.PF_UNIX () in
     let buf = Cstruct.create 3000 in
-    Fiber.fork ~sw (fun () -> List.iter (fun size -> Eio.Net.send a [ Cstruct.of_string (text size size) ]) sizes);
+    let send size = Eio.Net.send a [ Cstruct.of_string (text size size) ] in
+    Fiber.fork ~sw (fun () -> List.iter send sizes);
     List.map
       (fun _ ->
         let _, count = Eio.Net.recv b buf in
@@ -372,7 +382,7 @@ let () =
     | _ -> (1, 150)
   in
   let failed = ref 0 in
-  (* What the backends open once for the whole process stays. *)
+  (* Descriptors that the backends open once for the whole process stay. *)
   Eio_posix.run ignore;
   Eio_sakia.run ignore;
   let start = descriptors () in

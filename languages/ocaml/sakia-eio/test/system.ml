@@ -1,4 +1,5 @@
-(* What reaches beyond the scheduler: signals, processes, threads of others, and the end after a failure. *)
+(* Tests of all that reaches beyond the scheduler: signals, processes, threads of others, the end after a
+   failure. *)
 
 open Eio.Std
 
@@ -78,7 +79,8 @@ let processes env =
    | () -> assert false);
   (* A child has none of the ring's descriptors. *)
   let listed = Eio.Process.parse_out mgr Eio.Buf_read.take_all [ "ls"; "-l"; "/proc/self/fd" ] in
-  assert (not (List.exists (fun word -> String.starts_with ~prefix:"anon_inode" word) (String.split_on_char ' ' listed)))
+  let is_ring word = String.starts_with ~prefix:"anon_inode" word in
+  assert (not (List.exists is_ring (String.split_on_char ' ' listed)))
 
 (* Threads that are none of eio's resolve promises. *)
 let threads _ =
@@ -131,7 +133,8 @@ let trees env =
   let dir = env#cwd / Printf.sprintf "trees-%d" (Unix.getpid ()) in
   Eio.Path.mkdirs ~perm:0o700 (dir / "a" / "b" / "c");
   for i = 1 to 50 do
-    Eio.Path.save ~create:(`Exclusive 0o600) (dir / "a" / "b" / Printf.sprintf "f%d" i) (String.make (i * 100) 'x')
+    let path = dir / "a" / "b" / Printf.sprintf "f%d" i in
+    Eio.Path.save ~create:(`Exclusive 0o600) path (String.make (i * 100) 'x')
   done;
   let counts = Eio_sakia.copy_tree (dir / "a") (dir / "copy") in
   assert (counts.files = 50 && counts.directories = 3 && counts.failures = 0);
@@ -161,8 +164,8 @@ let many env =
   ignore env;
   assert (!count = 5000)
 
-(* A fiber whose calls never wait lets others run: a device without end, a file in memory, a socket that is full of bytes,
-   a name that is looked at. *)
+(* A fiber whose calls never wait lets others run: a device without end, a file in memory, a socket that is
+   full of bytes, a name that is looked at. *)
 let fairness env =
   let dir = env#cwd / Printf.sprintf "fair-%d" (Unix.getpid ()) in
   Eio.Path.save ~create:(`Or_truncate 0o600) dir (String.make 10_000 'a');

@@ -1,5 +1,5 @@
-/* Runs a program without a system call: `without NAME[=ERROR] ... -- PROGRAM ARGUMENT ...`, where NAME is io_uring,
- * openat2 or pidfd, and ERROR the error number of the refusal, 38 (ENOSYS) if none is given. */
+/* Runs a program without a system call: `without NAME[=ERROR] ... -- PROGRAM ARGUMENT ...`, where NAME is
+ * io_uring, openat2 or pidfd, and ERROR the error number of the refusal, 38 (ENOSYS) if none is given. */
 #define _GNU_SOURCE
 #include <err.h>
 #include <errno.h>
@@ -22,7 +22,8 @@ static void refuse(int number, int error) {
     };
     struct sock_fprog program = {sizeof filter / sizeof *filter, filter};
 
-    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 || prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) < 0)
         err(1, "no filter of system calls");
 }
 
