@@ -35,7 +35,13 @@ let measured contender dir =
   Unix.close r;
   (match Unix.waitpid [] pid with
    | _, WEXITED 0 -> ()
-   | _ -> failwith (String.concat " " (Array.to_list command)));
+   | _, status ->
+     let ended =
+       match status with
+       | WEXITED code -> Printf.sprintf "exited with %d" code
+       | WSIGNALED number | WSTOPPED number -> Printf.sprintf "was ended by signal %d of OCaml" number
+     in
+     failwith (Printf.sprintf "%s %s: %s" contender.name (String.concat " " (Array.to_list command)) ended));
   let after = Unix.times () in
   let processor = after.tms_cutime +. after.tms_cstime -. before.tms_cutime -. before.tms_cstime in
   let switches =
