@@ -136,10 +136,25 @@ func (f *File) ReadContext(ctx context.Context, b []byte) (n int, err error) {
 		return f.Read(b)
 	}
 	defer f.position.unlock()
-	if n > 0 {
-		_, seekErr := syscall.Seek(f.fd, off+int64(n), io.SeekStart)
-		err = errors.Join(err, f.failed("read", seekErr))
-	} else if err == nil {
+	for n > 0 && err == nil {
+		if _, err = syscall.Seek(f.fd, off+int64(n), io.SeekStart); err != nil {
+			err = f.failed("read", err)
+			break
+		}
+		if n == len(b) || !f.hasMore() {
+			return n, nil
+		}
+		m, e := f.readPart(ctx, b[n:], off+int64(n))
+		if m == 0 {
+			// What was read counts, but a context that is done is told of.
+			if ctx.Err() != nil {
+				return n, e
+			}
+			return n, nil
+		}
+		n += m
+	}
+	if n == 0 && err == nil {
 		err = io.EOF
 	}
 	return n, err

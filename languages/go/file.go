@@ -269,6 +269,14 @@ func (f *File) Read(b []byte) (n int, err error) {
 	}
 	if len(b) > 0 {
 		n, err = f.readSome(b, -1)
+		// Of what is in memory in part, a try or a ring may give that part alone; read(2) waits for the rest.
+		for n > 0 && n < len(b) && err == nil && f.hasMore() {
+			m, e := f.readSome(b[n:], -1)
+			if m <= 0 || e != nil {
+				break // the next call has the error
+			}
+			n += m
+		}
 		if n == 0 && err == nil {
 			err = io.EOF
 		}
@@ -276,6 +284,13 @@ func (f *File) Read(b []byte) (n int, err error) {
 	f.position.unlock()
 	f.release()
 	return n, f.failed("read", err)
+}
+
+// hasMore reports whether the file has bytes behind its position. The kernel's own files have no length.
+func (f *File) hasMore() bool {
+	var status syscall.Stat_t
+	position, err := syscall.Seek(f.fd, 0, io.SeekCurrent)
+	return err == nil && syscall.Fstat(f.fd, &status) == nil && status.Size > position
 }
 
 // readSome reads once, by the way that is cheapest now. A negative offset is the position.
@@ -439,9 +454,12 @@ func (f *File) sync(op string, dataOnly bool) error {
 		return f.os.Sync()
 	}
 	return f.whileOpen(op, func() error {
-		if enterPlain(false) {
+		// The queue is lent the descriptors of our own files only, since their close waits for it.
+		if isPlain := enterPlain(false); isPlain || !f.isOurs {
 			err := plainSync(f.fd, dataOnly)
-			leavePlain()
+			if isPlain {
+				leavePlain()
+			}
 			return err
 		}
 		return f.syncQueued(dataOnly)

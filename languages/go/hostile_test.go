@@ -509,3 +509,122 @@ func TestHugeOffsets(t *testing.T) {
 		}
 	})
 }
+
+// A read at the position gets all there is, though some of it is in memory and some is not.
+func TestReadsOfWhatIsPartlyInMemory(t *testing.T) {
+	inBothWays(t, func(t *testing.T) {
+		data := pattern(3 << 20)
+		path := filepath.Join(t.TempDir(), "file")
+		for range 5 {
+			coldFile(t, path, data)
+			f, err := Open(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			// The first pages, and some of the middle.
+			for _, off := range []int64{0, 1 << 20, 5 << 18} {
+				if _, err := f.ReadAt(make([]byte, 10), off); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i, read := range []func([]byte) (int, error){
+				f.Read,
+				func(b []byte) (int, error) { return f.ReadContext(cancelable(t), b) },
+			} {
+				if _, err := f.Seek(100, io.SeekStart); err != nil {
+					t.Fatal(err)
+				}
+				memory := make([]byte, len(data))
+				n, err := read(memory)
+				if n != len(data)-100 || err != nil || !bytes.Equal(memory[:n], data[100:]) {
+					t.Errorf("%d: %d bytes, %v", i, n, err)
+				}
+				if n, err := read(memory); n != 0 || err != io.EOF {
+					t.Errorf("%d: %d bytes, %v", i, n, err)
+				}
+			}
+			f.Close()
+		}
+	})
+}
+
+func TestUnusualOpens(t *testing.T) {
+	inBothWays(t, func(t *testing.T) {
+		checkLeaks(t)
+		dir := t.TempDir()
+		const temporary, onlyPath = 0x410000, 0x200000
+		for _, flag := range []int{os.O_RDWR | temporary, onlyPath, os.O_RDONLY | syscall.O_DIRECTORY,
+			os.O_RDONLY | 1<<30, os.O_RDONLY | os.O_CREATE, syscall.O_NOFOLLOW, onlyPath | os.O_RDWR | os.O_TRUNC} {
+			theirs, errA := os.OpenFile(dir, flag, 0o640)
+			ours, errB := OpenFile(dir, flag, 0o640)
+			if fmt.Sprint(errA) != fmt.Sprint(errB) {
+				t.Errorf("%#x: %v, %v", flag, errA, errB)
+				continue
+			}
+			if errA != nil {
+				continue
+			}
+			_, errA = theirs.Write([]byte("x"))
+			_, errB = ours.Write([]byte("x"))
+			if fmt.Sprint(errA) != fmt.Sprint(errB) {
+				t.Errorf("write of %#x: %v, %v", flag, errA, errB)
+			}
+			a, errA := theirs.Stat()
+			b, errB := ours.Stat()
+			if errA != nil || errB != nil || a.Mode() != b.Mode() || a.Size() != b.Size() {
+				t.Errorf("%#x: %v %v, %v %v", flag, a, errA, b, errB)
+			}
+			if fmt.Sprint(theirs.Sync()) != fmt.Sprint(ours.Sync()) {
+				t.Errorf("sync of %#x", flag)
+			}
+			ours.Datasync()
+			theirs.Close()
+			if err := ours.Close(); err != nil {
+				t.Error(err)
+			}
+			if err := ours.Datasync(); !errors.Is(err, os.ErrClosed) {
+				t.Errorf("datasync of %#x: %v", flag, err)
+			}
+		}
+	})
+}
+
+// A file of one's own can be that of os.SameFile.
+func TestSameFile(t *testing.T) {
+	inBothWays(t, func(t *testing.T) {
+		f := newFile(t, pattern(10), os.O_RDONLY)
+		a, errA := f.Stat()
+		b, errB := os.Stat(f.Name())
+		if errA != nil || errB != nil || !os.SameFile(a, b) {
+			t.Errorf("%v, %v", errA, errB)
+		}
+	})
+}
+
+// More than partMax, and what a cancellation in the midst of it leaves.
+func TestLongContexts(t *testing.T) {
+	inBothWays(t, func(t *testing.T) {
+		checkLeaks(t)
+		data := pattern(5*partMax + 123)
+		f := newFile(t, nil, os.O_RDWR)
+		if n, err := f.WriteContext(cancelable(t), data); n != len(data) || err != nil {
+			t.Fatalf("%d, %v", n, err)
+		}
+		memory := make([]byte, len(data)+10)
+		if n, err := f.ReadAtContext(cancelable(t), memory, 0); n != len(data) || err != io.EOF || !bytes.Equal(memory[:n], data) {
+			t.Fatalf("%d, %v", n, err)
+		}
+		for calls := 2; calls < 9; calls++ {
+			ctx, cancel := context.WithCancel(context.Background())
+			f.Seek(0, io.SeekStart)
+			n, err := f.WriteContext(&atDone{ctx, cancel, calls}, data)
+			if n%partMax != 0 && n != len(data) || (err == nil) != (n == len(data)) {
+				t.Errorf("%d, %v", n, err)
+			}
+			if at, err := f.Seek(0, io.SeekCurrent); at != int64(n) || err != nil {
+				t.Errorf("at %d after %d, %v", at, n, err)
+			}
+			cancel()
+		}
+	})
+}

@@ -572,14 +572,17 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	// An open of a FIFO waits for the other end, which may be the next call: each gets a thread, as in the os
-	// package.
-	if isFifo(path) {
+	onThread := func() (*File, error) {
 		file, err := os.OpenFile(name, flag, perm)
 		if err != nil {
 			return nil, err
 		}
 		return wrap(file, name, flag&syscall.O_NONBLOCK == 0)
+	}
+	// An open of a FIFO waits for the other end, which may be the next call: each gets a thread, as in the os
+	// package.
+	if isFifo(path) {
+		return onThread()
 	}
 	mode := uint32(perm.Perm())
 	for bit, of := range map[fs.FileMode]uint32{
@@ -589,10 +592,15 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 			mode |= of
 		}
 	}
-	if flag&os.O_CREATE == 0 {
+	const temporary = 0x400000 // O_TMPFILE, without O_DIRECTORY
+	if flag&(os.O_CREATE|temporary) == 0 {
 		mode = 0 // others are refused
 	}
 	value, opened := perform(work{code: opOpen, path: path, mode: mode, flags: uint32(flag | syscall.O_CLOEXEC)})
+	if value == -int64(syscall.EINVAL) {
+		// openat2(2) knows the flags that open(2) ignores.
+		return onThread()
+	}
 	if value < 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.Errno(-value)}
 	}
