@@ -64,24 +64,33 @@ var plain, queued atomic.Int32
 const (
 	// The calls that may wait on threads of Go: beyond them a queue is cheaper.
 	waitersMax = 8
+	// The same for files of a FUSE server, which may never answer.
+	remoteWaitersMax = 2
 	// The same for calls that wait only on slow servers and full disks: opens, closes, and writes to the page
 	// cache. For them a thread switch is dearer than the call, so only many of them are a crowd.
 	quickMax = 8
 )
 
-// enterPlain reports whether a call should be a plain one, and counts it; then leavePlain is due.
-func enterPlain(isQuick bool) bool {
-	var isCrowd bool
-	if isQuick {
-		isCrowd = plain.Load() >= quickMax
-	} else {
-		isCrowd = plain.Load()+queued.Load()+tries.Load() >= waitersMax
+// enterPlain reports whether a call should be a plain one, and counts it; then leavePlain is due. It is if
+// fewer than most others wait, or, if it is quick, if fewer are plain calls.
+func enterPlain(most int32, isQuick bool) bool {
+	others := plain.Load()
+	if !isQuick {
+		others += queued.Load() + tries.Load()
 	}
-	if isCrowd && hasQueue() {
+	if others >= most && hasQueue() {
 		return false
 	}
 	plain.Add(1)
 	return true
+}
+
+// enterPlain is that of calls on the file.
+func (f *File) enterPlain(isQuick bool) bool {
+	if f.isRemote {
+		return enterPlain(remoteWaitersMax, false)
+	}
+	return enterPlain(waitersMax, isQuick)
 }
 
 func leavePlain() {

@@ -30,6 +30,8 @@ type File struct {
 	// Opened with O_SYNC or O_DSYNC, or direct: writes wait for the disk.
 	isSlowToWrite bool
 	isAppending   bool
+	// Of a FUSE server.
+	isRemote bool
 	// The file system does not offer reads without waiting.
 	isUntried atomic.Bool
 	// Reads in a row of what was not in memory.
@@ -65,7 +67,7 @@ func Create(name string) (*File, error) {
 
 // OpenFile opens a file, as [os.OpenFile].
 func OpenFile(name string, flag int, perm fs.FileMode) (*File, error) {
-	if enterPlain(true) {
+	if enterPlain(quickMax, true) {
 		file, err := os.OpenFile(name, flag, perm)
 		leavePlain()
 		if err != nil {
@@ -132,7 +134,8 @@ func wrap(file *os.File, name string, mayBlock bool) (*File, error) {
 	const oPath = 0x200000
 	f.isOurs = (kind == syscall.S_IFREG || kind == syscall.S_IFBLK) && flags&oPath == 0
 	if f.isOurs && flags&syscall.O_NONBLOCK != 0 {
-		f.isOurs = mayBlock && isFUSE(f.fd) && syscall.SetNonblock(f.fd, false) == nil
+		f.isRemote = mayBlock && isFUSE(f.fd) && syscall.SetNonblock(f.fd, false) == nil
+		f.isOurs = f.isRemote
 	}
 	f.isAppending = flags&syscall.O_APPEND != 0
 	f.isDirect = flags&syscall.O_DIRECT != 0
@@ -301,7 +304,7 @@ func (f *File) readSome(b []byte, off int64) (int, error) {
 	if n, ok := f.tryRead(b, off); ok {
 		return n, nil
 	}
-	if enterPlain(false) {
+	if f.enterPlain(false) {
 		n, err := plainRead(f.fd, b, off)
 		leavePlain()
 		return n, err
@@ -392,7 +395,7 @@ func (f *File) writeSome(b []byte, off int64) (int, error) {
 	if len(b) > transferMax {
 		b = b[:transferMax]
 	}
-	if len(b) == 0 || enterPlain(!f.isSlowToWrite) {
+	if len(b) == 0 || f.enterPlain(!f.isSlowToWrite) {
 		n, err := plainWrite(f.fd, b, off)
 		if len(b) > 0 {
 			leavePlain()
@@ -455,7 +458,7 @@ func (f *File) sync(op string, dataOnly bool) error {
 	}
 	return f.whileOpen(op, func() error {
 		// The queue is lent the descriptors of our own files only, since their close waits for it.
-		if isPlain := enterPlain(false); isPlain || !f.isOurs {
+		if isPlain := f.enterPlain(false); isPlain || !f.isOurs {
 			err := plainSync(f.fd, dataOnly)
 			if isPlain {
 				leavePlain()
@@ -508,7 +511,7 @@ func (f *File) Truncate(size int64) error {
 		return f.os.Truncate(size)
 	}
 	return f.whileOpen("truncate", func() error {
-		if size < 0 || enterPlain(true) {
+		if size < 0 || f.enterPlain(true) {
 			for {
 				if err := syscall.Ftruncate(f.fd, size); err != syscall.EINTR {
 					if size >= 0 {
@@ -534,7 +537,7 @@ func (f *File) Stat() (fs.FileInfo, error) {
 		return nil, f.closed("stat")
 	}
 	defer f.release()
-	isPlain := enterPlain(true)
+	isPlain := f.enterPlain(true)
 	if isPlain {
 		defer leavePlain()
 	} else if err := f.statQueued(); err != nil {

@@ -628,3 +628,9 @@ func TestLongContexts(t *testing.T) {
 		}
 	})
 }
+
+func TestWhyThereIsNoRing(t *testing.T) {
+	if Why() == "" != (hasQueue() && os.Getenv("SAKIA_DRIVER") != "poll") {
+		t.Errorf("%v, %q", hasQueue(), Why())
+	}
+}

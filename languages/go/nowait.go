@@ -67,7 +67,11 @@ func (f *File) tryRead(b []byte, off int64) (int, bool) {
 		n, _, errno = syscall.RawSyscall6(sysPreadv2, uintptr(f.fd), uintptr(unsafe.Pointer(&part)), 1,
 			uintptr(off), 0, rwfNowait)
 	} else {
-		if tries.Add(1)+plain.Load() > waitersMax && hasQueue() {
+		most := int32(waitersMax)
+		if f.isRemote {
+			most = remoteWaitersMax
+		}
+		if tries.Add(1)+plain.Load() > most && hasQueue() {
 			tries.Add(-1)
 			return 0, false
 		}

@@ -66,7 +66,7 @@ func TestRandomProgramsAreThoseOfOSFile(t *testing.T) {
 				needQueue(t)
 				crowded(t)
 			}
-			for _, seed := range seeds(t, 150, 5000) {
+			for _, seed := range seeds(t, 80, 5000) {
 				theirs := runProgram(t, seed, false)
 				ours := runProgram(t, seed, true)
 				for i := range theirs {
