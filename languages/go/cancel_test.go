@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -222,4 +223,55 @@ func TestContextsOnPipes(t *testing.T) {
 			t.Fatalf("%d, %v", n, err)
 		}
 	}
+}
+
+// A read that waits keeps no write of the same file from its way.
+func TestContextsInBothDirections(t *testing.T) {
+	checkLeaks(t)
+	pair, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC|syscall.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var files [2]*File
+	for i, fd := range pair {
+		theirs := os.NewFile(uintptr(fd), "socket")
+		if files[i], err = FromOSFile(theirs); err != nil {
+			t.Fatal(err)
+		}
+		theirs.Close()
+	}
+	answered := make(chan error, 1)
+	go func() {
+		memory := make([]byte, 10)
+		n, err := files[0].ReadContext(cancelable(t), memory)
+		if err == nil && string(memory[:n]) != "answer" {
+			err = errors.New("not the answer")
+		}
+		answered <- err
+	}()
+	time.Sleep(time.Millisecond)
+	if _, err := files[0].WriteContext(cancelable(t), []byte("question")); err != nil {
+		t.Error(err)
+	}
+	memory := make([]byte, 10)
+	if n, err := files[1].ReadContext(cancelable(t), memory); err != nil || string(memory[:n]) != "question" {
+		t.Errorf("%q, %v", memory[:n], err)
+	}
+	if _, err := files[1].WriteContext(cancelable(t), []byte("answer")); err != nil {
+		t.Error(err)
+	}
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+	// A close ends the wait, as that of os.File.
+	go func() {
+		_, err := files[0].ReadContext(cancelable(t), memory)
+		answered <- err
+	}()
+	time.Sleep(time.Millisecond)
+	files[0].Close()
+	if err := <-answered; !errors.Is(err, os.ErrClosed) {
+		t.Error(err)
+	}
+	files[1].Close()
 }

@@ -309,8 +309,12 @@ func (f *File) withDeadline(ctx context.Context, op string, set func(*os.File, t
 	if set(f.os, time.Time{}) != nil {
 		return call()
 	}
+	held := f.readDeadline
+	if op == "write" {
+		held = f.writeDeadline
+	}
 	select {
-	case f.deadlines <- struct{}{}:
+	case held <- struct{}{}:
 	case <-ctx.Done():
 		return 0, f.failed(op, ctx.Err())
 	}
@@ -327,6 +331,6 @@ func (f *File) withDeadline(ctx context.Context, op string, set func(*os.File, t
 			err = f.failed(op, ctx.Err())
 		}
 	}
-	<-f.deadlines
+	<-held
 	return n, err
 }

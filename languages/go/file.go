@@ -39,8 +39,8 @@ type File struct {
 	heat   atomic.Uint32
 	// Held by calls that use the position.
 	position posLock
-	// Held by calls with a context on a file that is left to os.File, since deadlines are its own.
-	deadlines chan struct{}
+	// Held by reads and by writes with a context on a file that is left to os.File, since deadlines are its own.
+	readDeadline, writeDeadline chan struct{}
 	link      link
 }
 
@@ -144,7 +144,8 @@ func wrap(file *os.File, name string, mayBlock bool) (*File, error) {
 		f.misses.Store(missesMax)
 	}
 	if !f.isOurs {
-		f.deadlines = make(chan struct{}, 1)
+		f.readDeadline = make(chan struct{}, 1)
+		f.writeDeadline = make(chan struct{}, 1)
 	}
 	return f, nil
 }
