@@ -41,7 +41,7 @@ type File struct {
 	position posLock
 	// Held by reads and by writes with a context on a file that is left to os.File, since deadlines are its own.
 	readDeadline, writeDeadline chan struct{}
-	link      link
+	link                        link
 }
 
 var (
