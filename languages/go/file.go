@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -32,6 +33,8 @@ type File struct {
 	isAppending   bool
 	// Of a FUSE server.
 	isRemote bool
+	// The device of its file system, then.
+	device uint64
 	// The file system does not offer reads without waiting.
 	isUntried atomic.Bool
 	// Reads in a row of what was not in memory.
@@ -136,6 +139,7 @@ func wrap(file *os.File, name string, mayBlock bool) (*File, error) {
 	if f.isOurs && flags&syscall.O_NONBLOCK != 0 {
 		f.isRemote = mayBlock && isFUSE(f.fd) && syscall.SetNonblock(f.fd, false) == nil
 		f.isOurs = f.isRemote
+		f.device = status.Dev
 	}
 	f.isAppending = flags&syscall.O_APPEND != 0
 	f.isDirect = flags&syscall.O_DIRECT != 0
@@ -179,8 +183,19 @@ func (f *File) release() {
 
 func (f *File) destroy() error {
 	f.unlink()
+	if f.isRemote {
+		// The server is asked, and may not answer: few threads wait for each one.
+		slots, _ := closing.LoadOrStore(f.device, make(chan struct{}, remoteClosesMax))
+		slots.(chan struct{}) <- struct{}{}
+		defer func() { <-slots.(chan struct{}) }()
+	}
 	return f.os.Close()
 }
+
+// The closes of files of FUSE servers, by device: a channel with room for so many.
+var closing sync.Map
+
+const remoteClosesMax = 4
 
 // Close closes the file, as [os.File.Close]. It does not wait for calls that have begun: the last of them
 // closes the descriptor.

@@ -329,3 +329,65 @@ func cancelable(t *testing.T) context.Context {
 	t.Cleanup(cancel)
 	return ctx
 }
+
+// A server that answers nothing holds few threads in opens and closes, too.
+func TestServerThatAnswersNothing(t *testing.T) {
+	needQueue(t)
+	server := newServer(t, map[string][]byte{"file": pattern(pageSize), "other": nil})
+	path := filepath.Join(server.Dir, "file")
+	var open []*File
+	for range 200 {
+		f, err := Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, f)
+	}
+	before := threads(t)
+	server.HoldAll()
+	var all sync.WaitGroup
+	var ended atomic.Int32
+	do := func(call func() error) {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			if err := call(); err != nil {
+				t.Error(err)
+			}
+			ended.Add(1)
+		}()
+	}
+	for _, f := range open {
+		do(f.Close)
+		do(func() error {
+			f, err := Open(path)
+			if err != nil {
+				return err
+			}
+			return f.Close()
+		})
+	}
+	eventually(t, "held", func() bool { return server.Held() > elasticMax })
+	time.Sleep(100 * time.Millisecond)
+	now := threads(t)
+	t.Logf("%d threads before, %d now; the server has %d requests", before, now, server.Held())
+	if now-before > elasticMax+quickMax+remoteClosesMax+8 {
+		t.Errorf("%d threads more: %v", now-before, kinds())
+	}
+	// Other files.
+	local := newFile(t, pattern(pageSize), os.O_RDWR)
+	again, err := Open(local.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, call := range []func() error{local.Sync, local.Close, again.Close} {
+		if err := call(); err != nil {
+			t.Error(err)
+		}
+	}
+	if ended.Load() != 0 {
+		t.Errorf("%d ended", ended.Load())
+	}
+	server.Release()
+	all.Wait()
+}

@@ -35,6 +35,7 @@ const (
 	opOpendir = 27
 	opReaddir = 28
 	opRelDir  = 29
+	opFlush   = 25
 	opIntr    = 36
 	opForgets = 42
 )
@@ -136,6 +137,9 @@ func (s *Server) HoldReads() { s.order("hold-reads") }
 // HoldWrites keeps writes and syncs unanswered until [Server.Release].
 func (s *Server) HoldWrites() { s.order("hold-writes") }
 
+// HoldAll keeps all requests unanswered until [Server.Release].
+func (s *Server) HoldAll() { s.order("hold-all") }
+
 // Held returns the number of requests that wait for the release.
 func (s *Server) Held() int { return s.order("held") }
 
@@ -158,6 +162,7 @@ type server struct {
 	mu         sync.Mutex
 	holdsRead  bool
 	holdsWrite bool
+	holdsAll   bool
 	held       [][]byte
 }
 
@@ -197,11 +202,13 @@ func (s *server) obey() {
 			s.holdsRead = true
 		case "hold-writes":
 			s.holdsWrite = true
+		case "hold-all":
+			s.holdsAll = true
 		case "held":
 			answer = len(s.held)
 		case "release":
 			released = s.held
-			s.held, s.holdsRead, s.holdsWrite = nil, false, false
+			s.held, s.holdsRead, s.holdsWrite, s.holdsAll = nil, false, false, false
 		}
 		s.mu.Unlock()
 		for _, request := range released {
@@ -225,7 +232,7 @@ func (s *server) serve() {
 		request := append([]byte(nil), memory[:n]...)
 		op := binary.NativeEndian.Uint32(request[4:])
 		s.mu.Lock()
-		isHeld := s.holdsRead && op == opRead || s.holdsWrite && (op == opWrite || op == opFsync)
+		isHeld := s.holdsRead && op == opRead || s.holdsWrite && (op == opWrite || op == opFsync) || s.holdsAll
 		if isHeld {
 			s.held = append(s.held, request)
 		}
@@ -336,7 +343,7 @@ func (s *server) perform(op uint32, node uint64, body []byte) (message, syscall.
 		m.u64(make([]uint64, 5)...)
 		m.u32(4096, 255, 4096, 0)
 		m.u32(make([]uint32, 6)...)
-	case opReaddir, opFsync, opRelease, opRelDir:
+	case opReaddir, opFsync, opFlush, opRelease, opRelDir:
 	default:
 		return nil, syscall.ENOSYS
 	}
