@@ -138,7 +138,7 @@ func crowd() int {
 	if testing.Short() {
 		return 2000
 	}
-	return 10_000
+	return min(10_000, goroutinesMax)
 }
 
 // The study's aim: goroutines that wait for a disk are no threads.

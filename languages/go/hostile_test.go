@@ -443,7 +443,7 @@ func TestManyBegun(t *testing.T) {
 	if testing.Short() {
 		count = 5000
 	}
-	for range count {
+	for range min(count, goroutinesMax) {
 		all.Add(1)
 		go func() {
 			defer all.Done()

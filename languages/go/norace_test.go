@@ -1,0 +1,5 @@
+//go:build !race
+
+package sakia
+
+const goroutinesMax = 1 << 30
