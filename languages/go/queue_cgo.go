@@ -132,7 +132,7 @@ const (
 
 // getQueue returns the queue; nil if there is none.
 func getQueue() *queue {
-	startOnce.Do(theQueue.start)
+	startOnce.Do(func() { theQueue.start(0) })
 	if theQueue.c == nil {
 		return nil
 	}
@@ -143,15 +143,17 @@ func hasQueue() bool { return getQueue() != nil }
 
 // Why returns why files do not use a ring of io_uring, in English; an empty text if they do.
 func Why() string {
-	startOnce.Do(theQueue.start)
+	startOnce.Do(func() { theQueue.start(0) })
 	return theQueue.why
 }
 
 // lastError is only about the calling thread's last call.
 func lastError() string { return C.GoString(C.sakia_last_error()) }
 
-func (q *queue) start() {
+// start makes the queue, for so many requests at a time; 0 for as many as the library likes.
+func (q *queue) start(underWayMax uint32) {
 	options := C.queue_options()
+	options.under_way_max = C.uint32_t(underWayMax)
 	options.threads = C.uint32_t(min(4, max(1, runtime.NumCPU()/4)))
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
