@@ -32,6 +32,10 @@
 // Where the kernel refuses io_uring, the queue works on threads of the library; without cgo, or on a system
 // without libsakia's features, all calls are those of os.File. [Why] has the reason.
 //
+// # Systems
+//
+// Linux on amd64, arm64, riscv64 and loong64.
+//
 // # Linking
 //
 // The package finds libsakia by pkg-config. With the build tag sakia_static it is linked statically.
