@@ -31,6 +31,8 @@ type File struct {
 	// Opened with O_SYNC or O_DSYNC, or direct: writes wait for the disk.
 	isSlowToWrite bool
 	isAppending   bool
+	// On a file system of localTypes.
+	isLocal bool
 	// Of a FUSE server.
 	isRemote bool
 	// The device of its file system, then.
@@ -39,7 +41,8 @@ type File struct {
 	isUntried atomic.Bool
 	// Reads in a row of what was not in memory.
 	misses atomic.Uint32
-	heat   atomic.Uint32
+	// It is local, and a read was from memory.
+	isHot atomic.Bool
 	// Held by calls that use the position.
 	position posLock
 	// Held by reads and by writes with a context on a file that is left to os.File, since deadlines are its own.
@@ -71,14 +74,37 @@ func Create(name string) (*File, error) {
 // OpenFile opens a file, as [os.OpenFile].
 func OpenFile(name string, flag int, perm fs.FileMode) (*File, error) {
 	if enterPlain(quickMax, true) {
-		file, err := os.OpenFile(name, flag, perm)
-		leavePlain()
-		if err != nil {
-			return nil, err
-		}
-		return wrap(file, name, flag&syscall.O_NONBLOCK == 0)
+		defer leavePlain()
+		return openPlain(name, flag, perm)
 	}
 	return openQueued(name, flag, perm)
+}
+
+func openPlain(name string, flag int, perm fs.FileMode) (*File, error) {
+	for {
+		fd, err := syscall.Open(name, flag|syscall.O_CLOEXEC, modeOf(perm))
+		if err == nil {
+			return adopt(fd, name, flag)
+		}
+		if err != syscall.EINTR {
+			return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+	}
+}
+
+// modeOf returns a mode as the system has it.
+func modeOf(perm fs.FileMode) uint32 {
+	mode := uint32(perm.Perm())
+	if perm&fs.ModeSetuid != 0 {
+		mode |= syscall.S_ISUID
+	}
+	if perm&fs.ModeSetgid != 0 {
+		mode |= syscall.S_ISGID
+	}
+	if perm&fs.ModeSticky != 0 {
+		mode |= syscall.S_ISVTX
+	}
+	return mode
 }
 
 // FromOSFile returns a File for a duplicate of the file's descriptor. Both have the same position, and are
@@ -96,7 +122,12 @@ func FromOSFile(file *os.File) (*File, error) {
 	if errno != 0 {
 		return nil, &fs.PathError{Op: "dup", Path: file.Name(), Err: errno}
 	}
-	return wrap(os.NewFile(uintptr(fd), file.Name()), file.Name(), false)
+	flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, uintptr(fd), syscall.F_GETFL, 0)
+	if errno != 0 {
+		syscall.Close(fd)
+		return nil, &fs.PathError{Op: "dup", Path: file.Name(), Err: errno}
+	}
+	return adopt(fd, file.Name(), int(flags))
 }
 
 func duplicate(fd int) (int, syscall.Errno) {
@@ -104,60 +135,71 @@ func duplicate(fd int) (int, syscall.Errno) {
 	return int(number), errno
 }
 
-// wrap takes a file over. mayBlock: it does not have O_NONBLOCK, unless os.File has set it.
-func wrap(file *os.File, name string, mayBlock bool) (*File, error) {
-	f := &File{os: file, name: name, fd: -1}
-	conn, err := file.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
+// Of `statfs(2)`.
+const (
+	typeFUSE = 0x65735546
+	// Without contents.
+	oPath = 0x200000
+)
+
+var (
+	// File systems that answer on their own: ext4, XFS, Btrfs, tmpfs.
+	localTypes = map[int64]bool{0xef53: true, 0x58465342: true, 0x9123683e: true, 0x01021994: true}
+	// Those of the kernel's own files, which may be regular by their mode only: proc, sysfs, tracefs, debugfs,
+	// cgroup2, cgroup, configfs, securityfs, bpf, pstore.
+	kernelTypes = map[int64]bool{0x9fa0: true, 0x62656572: true, 0x74726163: true, 0x64626720: true,
+		0x63677270: true, 0x27e0eb: true, 0x62656570: true, 0x73636673: true, 0xcafe4a11: true, 0x6165676c: true}
+)
+
+// adopt takes a descriptor over, which was opened with these flags.
+func adopt(fd int, name string, flag int) (*File, error) {
 	var status syscall.Stat_t
-	var flags uintptr
-	var errno syscall.Errno
-	err = conn.Control(func(number uintptr) {
-		f.fd = int(number)
-		flags, _, errno = syscall.Syscall(syscall.SYS_FCNTL, number, syscall.F_GETFL, 0)
-		if errno == 0 {
-			if err := syscall.Fstat(f.fd, &status); err != nil {
-				errno, _ = err.(syscall.Errno)
-			}
-		}
-	})
-	if err == nil && errno != 0 {
-		err = &fs.PathError{Op: "open", Path: name, Err: errno}
+	if err := syscall.Fstat(fd, &status); err != nil {
+		syscall.Close(fd)
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	if err != nil {
-		file.Close()
-		return nil, err
+	var system syscall.Statfs_t
+	if syscall.Fstatfs(fd, &system) != nil {
+		system.Type = 0
 	}
 	kind := status.Mode & syscall.S_IFMT
-	// O_PATH has no contents. A file that os.File could give to the poller is left there: some files of the
-	// kernel are regular by their mode only. Those of a FUSE server look so, but the poller does not know when
-	// the server will answer.
-	const oPath = 0x200000
-	f.isOurs = (kind == syscall.S_IFREG || kind == syscall.S_IFBLK) && flags&oPath == 0
-	if f.isOurs && flags&syscall.O_NONBLOCK != 0 {
-		f.isRemote = mayBlock && isFUSE(f.fd) && syscall.SetNonblock(f.fd, false) == nil
-		f.isOurs = f.isRemote
-		f.device = status.Dev
+	isRegular := (kind == syscall.S_IFREG || kind == syscall.S_IFBLK) && flag&oPath == 0
+	isPollable := flag&syscall.O_NONBLOCK != 0
+	f := &File{name: name, fd: fd}
+	if isPollable || kind == syscall.S_IFDIR || isRegular && !kernelTypes[int64(system.Type)] {
+		f.os = os.NewFile(uintptr(fd), name)
+	} else {
+		f.os, isPollable = newPollable(fd, name)
 	}
-	f.isAppending = flags&syscall.O_APPEND != 0
-	f.isDirect = flags&syscall.O_DIRECT != 0
-	f.isSlowToWrite = f.isDirect || flags&syscall.O_DSYNC != 0
-	if f.isDirect {
-		f.misses.Store(missesMax)
-	}
+	f.isOurs = isRegular && !isPollable
 	if !f.isOurs {
 		f.readDeadline = make(chan struct{}, 1)
 		f.writeDeadline = make(chan struct{}, 1)
+		return f, nil
+	}
+	f.isLocal = localTypes[int64(system.Type)]
+	f.isRemote = system.Type == typeFUSE
+	f.device = status.Dev
+	f.isAppending = flag&syscall.O_APPEND != 0
+	f.isDirect = flag&syscall.O_DIRECT != 0
+	f.isSlowToWrite = f.isDirect || flag&syscall.O_DSYNC != 0
+	if f.isDirect {
+		f.misses.Store(missesMax)
 	}
 	return f, nil
 }
 
-func isFUSE(fd int) bool {
-	const magic = 0x65735546
-	var status syscall.Statfs_t
-	return syscall.Fstatfs(fd, &status) == nil && int64(status.Type) == magic
+// newPollable returns a file that uses the runtime's poller if it can, as if os.OpenFile had opened it.
+func newPollable(fd int, name string) (*os.File, bool) {
+	if syscall.SetNonblock(fd, true) != nil {
+		return os.NewFile(uintptr(fd), name), false
+	}
+	file := os.NewFile(uintptr(fd), name)
+	if file.SetDeadline(time.Time{}) != nil {
+		syscall.SetNonblock(fd, false)
+		return file, false
+	}
+	return file, true
 }
 
 // acquire begins a use of the descriptor, unless the file is closed.

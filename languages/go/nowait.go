@@ -33,18 +33,6 @@ var tries atomic.Int32
 // on other file systems than ext4, XFS, Btrfs and tmpfs.
 func SetTellScheduler(tells bool) { tellsScheduler.Store(tells) }
 
-// Of `statfs(2)`: file systems that answer on their own.
-var localTypes = map[int64]bool{0xef53: true, 0x58465342: true, 0x9123683e: true, 0x01021994: true}
-
-// How much is known about reads of a file from memory.
-const (
-	heatUnknown = iota
-	// The last read was from memory.
-	heatHot
-	// The same, but the file system may be served by another process or machine.
-	heatRemote
-)
-
 // tryRead reads what is in memory, at an offset, or at the position if that is negative. It reports whether
 // it did; otherwise a call that may wait has to be made, which also has the error, if there is one.
 func (f *File) tryRead(b []byte, off int64) (int, bool) {
@@ -62,7 +50,7 @@ func (f *File) tryRead(b []byte, off int64) (int, bool) {
 	part.SetLen(len(b))
 	var n uintptr
 	var errno syscall.Errno
-	if misses == 0 && len(b) <= rawMax && f.heat.Load() == heatHot && plain.Load()+queued.Load() == 0 &&
+	if misses == 0 && len(b) <= rawMax && f.isHot.Load() && plain.Load()+queued.Load() == 0 &&
 		!tellsScheduler.Load() {
 		n, _, errno = syscall.RawSyscall6(sysPreadv2, uintptr(f.fd), uintptr(unsafe.Pointer(&part)), 1,
 			uintptr(off), 0, rwfNowait)
@@ -78,8 +66,8 @@ func (f *File) tryRead(b []byte, off int64) (int, bool) {
 		n, _, errno = syscall.Syscall6(sysPreadv2, uintptr(f.fd), uintptr(unsafe.Pointer(&part)), 1,
 			uintptr(off), 0, rwfNowait)
 		tries.Add(-1)
-		if errno == 0 && n > 0 && f.heat.Load() == heatUnknown {
-			f.learnHeat()
+		if errno == 0 && n > 0 && f.isLocal {
+			f.isHot.Store(true)
 		}
 	}
 	switch errno {
@@ -102,13 +90,4 @@ func (f *File) tryRead(b []byte, off int64) (int, bool) {
 		f.misses.Store(missesMax)
 	}
 	return 0, false
-}
-
-func (f *File) learnHeat() {
-	var status syscall.Statfs_t
-	if syscall.Fstatfs(f.fd, &status) == nil && localTypes[int64(status.Type)] {
-		f.heat.Store(heatHot)
-	} else {
-		f.heat.Store(heatRemote)
-	}
 }

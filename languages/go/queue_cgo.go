@@ -574,26 +574,12 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
-	onThread := func() (*File, error) {
-		file, err := os.OpenFile(name, flag, perm)
-		if err != nil {
-			return nil, err
-		}
-		return wrap(file, name, flag&syscall.O_NONBLOCK == 0)
-	}
 	// An open of a FIFO waits for the other end, which may be the next call: each gets a thread, as in the os
 	// package.
 	if isFifo(path) {
-		return onThread()
+		return openPlain(name, flag, perm)
 	}
-	mode := uint32(perm.Perm())
-	for bit, of := range map[fs.FileMode]uint32{
-		fs.ModeSetuid: syscall.S_ISUID, fs.ModeSetgid: syscall.S_ISGID, fs.ModeSticky: syscall.S_ISVTX,
-	} {
-		if perm&bit != 0 {
-			mode |= of
-		}
-	}
+	mode := modeOf(perm)
 	const temporary = 0x400000 // O_TMPFILE, without O_DIRECTORY
 	if flag&(os.O_CREATE|temporary) == 0 {
 		mode = 0 // others are refused
@@ -601,7 +587,7 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 	value, opened := perform(work{code: opOpen, path: path, mode: mode, flags: uint32(flag | syscall.O_CLOEXEC)})
 	if value == -int64(syscall.EINVAL) {
 		// openat2(2) knows the flags that open(2) ignores.
-		return onThread()
+		return openPlain(name, flag, perm)
 	}
 	if value < 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.Errno(-value)}
@@ -611,7 +597,7 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 	if errno != 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errno}
 	}
-	return wrap(newOSFile(fd, name), name, flag&syscall.O_NONBLOCK == 0)
+	return adopt(fd, name, flag)
 }
 
 func isFifo(path []byte) bool {
@@ -624,23 +610,4 @@ func isFifo(path []byte) bool {
 		unsafe.Pointer(unsafe.SliceData(status)), C.size_t(len(status)))
 	// `stx_mode` of `struct statx`.
 	return value == 0 && binary.NativeEndian.Uint16(status[28:])&syscall.S_IFMT == syscall.S_IFIFO
-}
-
-// newOSFile returns a file that uses the runtime's poller if it can, as if os.OpenFile had opened it.
-func newOSFile(fd int, name string) *os.File {
-	var status syscall.Stat_t
-	if syscall.Fstat(fd, &status) == nil {
-		switch status.Mode & syscall.S_IFMT {
-		case syscall.S_IFREG, syscall.S_IFDIR, syscall.S_IFBLK:
-			return os.NewFile(uintptr(fd), name)
-		}
-	}
-	if syscall.SetNonblock(fd, true) != nil {
-		return os.NewFile(uintptr(fd), name)
-	}
-	file := os.NewFile(uintptr(fd), name)
-	if file.SetDeadline(time.Time{}) != nil {
-		syscall.SetNonblock(fd, false)
-	}
-	return file
 }

@@ -68,6 +68,7 @@ func main() {
 		{"hot 64 KiB ReadAt", 1, os.O_RDONLY, 0, 0, readLong},
 		{"hot 4 KiB ReadAt, 16 goroutines", 16, os.O_RDONLY, 0, 0, readAt},
 		{"hot 4 KiB WriteAt", 1, os.O_RDWR, 0, 0, writeAt},
+		{"open, hot 4 KiB ReadAt, close", 1, os.O_RDONLY, 0, 0, openAndRead(path)},
 		{"direct 4 KiB, depth 1", 1, os.O_RDONLY | syscall.O_DIRECT, 1.10, 0, readAt},
 		{"direct 4 KiB, 4 goroutines", 4, os.O_RDONLY | syscall.O_DIRECT, 0, 0, readAt},
 		{"direct 4 KiB, 8 goroutines", 8, os.O_RDONLY | syscall.O_DIRECT, 0, 0, readAt},
@@ -167,6 +168,30 @@ func readAt(f file, _ bool) func(int) func() error {
 		return func() error {
 			_, err := f.ReadAt(memory, random.Int63n(fileBytes/block)*block)
 			return err
+		}
+	}
+}
+
+func openAndRead(path string) func(file, bool) func(int) func() error {
+	return func(_ file, isSakia bool) func(int) func() error {
+		return func(int) func() error {
+			memory := aligned(block)
+			return func() error {
+				var f file
+				var err error
+				if isSakia {
+					f, err = sakia.Open(path)
+				} else {
+					f, err = os.Open(path)
+				}
+				if err != nil {
+					return err
+				}
+				if _, err := f.ReadAt(memory, 0); err != nil {
+					return err
+				}
+				return f.Close()
+			}
 		}
 	}
 }
