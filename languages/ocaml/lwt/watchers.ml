@@ -200,8 +200,9 @@ let drop it (entry : entry) =
   else if epoll_control it.set delete entry.fd 0 0 = 0 then entry.armed <- 0
   else it.stale <- true
 
+(* From the last to the first, as libev does: programs that were tuned on it see the same order. *)
 let turn it count =
-  for i = 0 to count - 1 do
+  for i = count - 1 downto 0 do
     let events = Int64.to_int (Bigarray.Array1.get it.pairs (2 * i)) in
     let data = Int64.to_int (Bigarray.Array1.get it.pairs ((2 * i) + 1)) in
     match it.entries.(data land 0xffffffff) with
