@@ -33,6 +33,7 @@ val copy_tree :
     @param progress is called ten times a second, with the counts so far.
     @param failure is called for each entry that could not be copied; the others are copied nevertheless.
     @raise Eio.Io the first failure if [failure] is not given; with it [EREMOTEIO] if there was one.
+      Below a confined directory also [Symlink], for a path that is a link itself.
     @raise Invalid_argument {!Sakia.Tree.Follow} with a confined path, or a path of another backend. *)
 
 val remove_tree :

@@ -277,13 +277,19 @@ let under_way_max = Atomic.make (1 lsl 20)
 
 let with_scheduler f =
   let loop = Raw.loop (Atomic.get under_way_max) in
+  let waker =
+    try Raw.waker loop
+    with ex ->
+      ignore (Raw.stop loop 0 : int array);
+      raise ex
+  in
   let timers = Zzz.create () in
   let queue = Lf_queue.create () in
   Lf_queue.push queue Turn;
   let t =
     {
       loop;
-      waker = Raw.waker loop;
+      waker;
       why_no_ring = (match Raw.why_no_ring loop with "" -> None | why -> Some why);
       thread = Thread.id (Thread.self ());
       results = Bytes.create (16 * Raw.results_max);

@@ -1,13 +1,16 @@
 (* Whole trees, by threads of the library. *)
 
 (* The name of a path for the library's threads, during [f]. Below a confined directory it begins at an open
-   descriptor of its parent. *)
-let with_name (dir, path) f =
+   descriptor of its parent; a link there might lead elsewhere. *)
+let with_name ?(may_be_link = false) (dir, path) f =
   match Fs.place_of dir with
   | None -> invalid_arg "the path is not one of this backend"
   | Some Fs -> f path
   | Some ((Below _ | Cwd) as place) ->
     Fs.with_parent "tree" place path @@ fun fd leaf ->
+    (match Io.stat_with fd leaf ~flags:Raw.at_symlink_nofollow Io.kind with
+     | Ok `Symbolic_link when not may_be_link -> raise (Eio.Fs.err Symlink)
+     | Ok _ | Error _ -> ());
     f (if fd < 0 then "./" ^ leaf else Printf.sprintf "/proc/self/fd/%d/%s" fd leaf)
 
 let is_confined (dir, _) =
@@ -69,4 +72,5 @@ let copy ?(options = []) ?threads ?limit ?progress ?failure from into =
   run ?progress ?failure (fun () -> Sakia.Tree.copy ~options ?threads ?limit from into)
 
 let remove ?threads ?limit ?progress ?failure path =
-  with_name path @@ fun path -> run ?progress ?failure (fun () -> Sakia.Tree.remove ?threads ?limit path)
+  with_name ~may_be_link:true path @@ fun path ->
+  run ?progress ?failure (fun () -> Sakia.Tree.remove ?threads ?limit path)

@@ -145,6 +145,16 @@ let trees env =
   (match Eio_sakia.copy_tree (dir / ".." / ".." / "etc") (dir / "other") with
    | exception Eio.Io (Eio.Fs.E (Permission_denied _), _) -> ()
    | _ -> assert false);
+  (* A link may lead out of the directory. *)
+  Eio.Path.symlink ~link_to:"/etc" (dir / "link");
+  let refused f =
+    match f () with
+    | exception Eio.Io (Eio.Fs.E Symlink, _) -> ()
+    | (_ : Sakia.Tree.counts) -> assert false
+  in
+  refused (fun () -> Eio_sakia.copy_tree (dir / "link") (dir / "other"));
+  refused (fun () -> Eio_sakia.copy_tree (dir / "a") (dir / "link"));
+  Eio.Path.unlink (dir / "link");
   let counts = Eio_sakia.remove_tree dir in
   assert (counts.files = 100 && counts.failures = 0);
   assert (Eio.Path.kind ~follow:false dir = `Not_found)
