@@ -7,44 +7,27 @@
  * since eio's `Fd` owns numbers; it keeps each open until the request's result was taken.
  */
 #define _GNU_SOURCE
-#define CAML_NAME_SPACE
-#include <caml/alloc.h>
-#include <caml/bigarray.h>
+#include "common.h"
+
 #include <caml/custom.h>
 #include <caml/fail.h>
 #include <caml/memory.h>
-#include <caml/mlvalues.h>
 #include <caml/signals.h>
 #include <caml/socketaddr.h>
-#include <caml/unixsupport.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
 #include <pthread.h>
-#include <sakia.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/uio.h>
-#include <time.h>
-#include <unistd.h>
-
-#include "eio_unix_stubs.h"
-#include "fork_action.h"
 
 /* Answers of a submission that are no results: neither bytes nor an error number has these values. */
 #define PENDING (-100000)
 #define FULL (-100001)
 
 #define RESULTS 64
-#define PARTS 1024
 
 /* More bytes are moved with the runtime lock released: it holds up the collectors of all domains. */
 #define LOCKED_BYTES (32 << 10)
@@ -62,6 +45,7 @@ struct eio_loop {
 };
 
 #define Loop(v) (*(struct eio_loop **) Data_custom_val(v))
+
 /* The loop's waker for other threads, which may come after the loop's end: then it is given back already, so
  * that no descriptor waits for the collector. `users` counts the loop and calls under way; at 0 the waker is
  * gone. */
@@ -71,7 +55,6 @@ struct eio_waker {
 };
 
 #define Waker(v) (*(struct eio_waker **) Data_custom_val(v))
-#define File(v) (*(sakia_file **) Data_custom_val(v))
 
 static struct custom_operations loop_operations = {
     .identifier = "sakia.eio.loop",
@@ -104,25 +87,6 @@ static struct custom_operations waker_operations = {
     .identifier = "sakia.eio.waker",
     .finalize = waker_finalize,
 };
-
-static void file_finalize(value v) {
-    sakia_file_unref(File(v));
-}
-
-static struct custom_operations file_operations = {
-    .identifier = "sakia.eio.file",
-    .finalize = file_finalize,
-};
-
-static void fail_with(int64_t error, const char *call) {
-    caml_unix_error((int) -error, call, caml_copy_string(sakia_last_error()));
-}
-
-static int64_t now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
-}
 
 /* ---- The loop ---- */
 
@@ -425,21 +389,6 @@ CAMLprim value eio_sakia_move_much_byte(value *v, int count) {
     return eio_sakia_move_much(v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7]);
 }
 
-/* Fills in the parts of a list of `Cstruct.t`, at most PARTS, and returns their number. */
-static size_t parts_of(value list, struct iovec *parts, size_t *bytes) {
-    size_t count = 0;
-
-    *bytes = 0;
-    for (; Is_block(list) && count < PARTS; list = Field(list, 1)) {
-        value part = Field(list, 0);
-        parts[count].iov_base = (char *) Caml_ba_data_val(Field(part, 0)) + Long_val(Field(part, 1));
-        parts[count].iov_len = (size_t) Long_val(Field(part, 2));
-        *bytes += parts[count].iov_len;
-        count++;
-    }
-    return count;
-}
-
 /* Reads into or writes from several buffers. */
 CAMLprim value eio_sakia_move_parts(value loop, value op, value fd, value list, value offset, value token) {
     CAMLparam2(loop, list);
@@ -582,431 +531,4 @@ CAMLprim value eio_sakia_connect(value loop, value fd, value address, value toke
     request.buf = &to;
     request.len = len;
     CAMLreturn(Val_long(submit(Loop(loop), &request, Long_val(token))));
-}
-
-/* ---- Plain calls that do not wait ---- */
-
-static intnat result_of(ssize_t result) {
-    return result < 0 ? -errno : result;
-}
-
-/* A handle for calls that are tried: what the library learns of a file hangs on it. No loop sees it, so the
- * number may be closed before it goes. */
-CAMLprim value eio_sakia_lend(value fd) {
-    CAMLparam1(fd);
-    CAMLlocal1(result);
-    sakia_file *file;
-    int error = sakia_file_lend(Int_val(fd), &file);
-
-    if (error < 0)
-        fail_with(error, "sakia_file_lend");
-    result = caml_alloc_custom(&file_operations, sizeof(sakia_file *), 0, 1);
-    File(result) = file;
-    CAMLreturn(result);
-}
-
-static intnat try_move(sakia_file *file, bool writes, void *at, intnat len, intnat offset) {
-    uint64_t where = offset < 0 ? SAKIA_CURRENT_POSITION : (uint64_t) offset;
-    return writes ? sakia_try_write(file, at, (size_t) len, where)
-                  : sakia_try_read(file, at, (size_t) len, where);
-}
-
-/* Reads or writes up to 32 KiB if that needs no wait, else answers EAGAIN. */
-intnat eio_sakia_try_move(value file, intnat writes, value buffer, intnat from, intnat len, intnat offset) {
-    return try_move(File(file), writes, (char *) Caml_ba_data_val(buffer) + from, len, offset);
-}
-
-CAMLprim value eio_sakia_try_move_byte(value *v, int count) {
-    (void) count;
-    return Val_long(
-        eio_sakia_try_move(v[0], Long_val(v[1]), v[2], Long_val(v[3]), Long_val(v[4]), Long_val(v[5])));
-}
-
-/* The same for up to 256 KiB, with the runtime lock released. */
-CAMLprim value eio_sakia_try_move_much(value file, value writes, value buffer, value from, value len,
-                                       value offset) {
-    CAMLparam2(file, buffer);
-    char *at = (char *) Caml_ba_data_val(buffer) + Long_val(from);
-    sakia_file *it = File(file);
-
-    caml_enter_blocking_section_no_pending();
-    intnat result = try_move(it, Long_val(writes), at, Long_val(len), Long_val(offset));
-    caml_leave_blocking_section();
-    CAMLreturn(Val_long(result));
-}
-
-CAMLprim value eio_sakia_try_move_much_byte(value *v, int count) {
-    (void) count;
-    return eio_sakia_try_move_much(v[0], v[1], v[2], v[3], v[4], v[5]);
-}
-
-intnat eio_sakia_try_receive(intnat fd, value buffer, intnat from, intnat len) {
-    return result_of(recv((int) fd, (char *) Caml_ba_data_val(buffer) + from, (size_t) len, MSG_DONTWAIT));
-}
-
-CAMLprim value eio_sakia_try_receive_byte(value fd, value buffer, value from, value len) {
-    return Val_long(eio_sakia_try_receive(Long_val(fd), buffer, Long_val(from), Long_val(len)));
-}
-
-/* Sends the parts as one message, with descriptors. Returns the bytes, or a negative error number. */
-CAMLprim value eio_sakia_try_send_message(value fd, value fds, value destination, value list) {
-    CAMLparam3(fds, destination, list);
-    struct iovec parts[PARTS];
-    size_t bytes;
-    struct msghdr message = {0};
-    union sock_addr_union to;
-    socklen_param_type to_len;
-    size_t count = 0;
-    char *control = NULL;
-
-    for (value rest = fds; Is_block(rest); rest = Field(rest, 1))
-        count++;
-    if (Is_block(destination)) {
-        caml_unix_get_sockaddr(Field(destination, 0), &to, &to_len);
-        message.msg_name = &to;
-        message.msg_namelen = to_len;
-    }
-    message.msg_iov = parts;
-    message.msg_iovlen = parts_of(list, parts, &bytes);
-    if (count > 0) {
-        message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-        message.msg_control = control = calloc(1, message.msg_controllen);
-        if (control == NULL)
-            caml_raise_out_of_memory();
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        header->cmsg_level = SOL_SOCKET;
-        header->cmsg_type = SCM_RIGHTS;
-        header->cmsg_len = CMSG_LEN(count * sizeof(int));
-        int *number = (int *) CMSG_DATA(header);
-        for (value rest = fds; Is_block(rest); rest = Field(rest, 1))
-            *number++ = Int_val(Field(rest, 0));
-    }
-    intnat result = result_of(sendmsg(Int_val(fd), &message, MSG_DONTWAIT | MSG_NOSIGNAL));
-    free(control);
-    CAMLreturn(Val_long(result));
-}
-
-static value with_numbers(const int *numbers, size_t count) {
-    CAMLparam0();
-    CAMLlocal2(list, cell);
-
-    list = Val_emptylist;
-    while (count > 0) {
-        cell = caml_alloc_small(2, 0);
-        Field(cell, 0) = Val_int(numbers[--count]);
-        Field(cell, 1) = list;
-        list = cell;
-    }
-    CAMLreturn(list);
-}
-
-/* Receives a message: its bytes or a negative error number, the sender's address if it has one, and
- * descriptors. */
-CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) {
-    CAMLparam1(list);
-    CAMLlocal4(result, address, some, numbers);
-    struct iovec parts[PARTS];
-    size_t bytes, max = (size_t) Long_val(v_max), count = 0;
-    union sock_addr_union from;
-    struct msghdr message = {0};
-    int *received = NULL;
-
-    message.msg_name = &from;
-    message.msg_namelen = sizeof from;
-    message.msg_iov = parts;
-    message.msg_iovlen = parts_of(list, parts, &bytes);
-    if (max > 0) {
-        message.msg_controllen = CMSG_SPACE(max * sizeof(int));
-        message.msg_control = calloc(1, message.msg_controllen);
-        received = calloc(max + 1, sizeof *received);
-        if (message.msg_control == NULL || received == NULL)
-            caml_raise_out_of_memory();
-    }
-    intnat value_ = result_of(recvmsg(Int_val(fd), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
-    if (value_ >= 0 && max > 0) {
-        struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-        for (; header != NULL; header = CMSG_NXTHDR(&message, header)) {
-            if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS)
-                continue;
-            size_t here = (header->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-            for (size_t i = 0; i < here; i++) {
-                int number;
-                memcpy(&number, CMSG_DATA(header) + i * sizeof(int), sizeof number);
-                /* Padding may let one more in than was asked for. */
-                if (count < max)
-                    received[count++] = number;
-                else
-                    close(number);
-            }
-        }
-    }
-    numbers = with_numbers(received, count);
-    free(message.msg_control);
-    free(received);
-    some = Val_none;
-    if (value_ >= 0 && message.msg_namelen > 0) {
-        address = caml_unix_alloc_sockaddr(&from, message.msg_namelen, -1);
-        some = caml_alloc_some(address);
-    }
-    result = caml_alloc_small(3, 0);
-    Field(result, 0) = Val_long(value_);
-    Field(result, 1) = some;
-    Field(result, 2) = numbers;
-    CAMLreturn(result);
-}
-
-/* The kind of an open number, S_IFMT >> 12, and 16 times its size; 0 if it is not open. */
-intnat eio_sakia_facts(intnat fd) {
-    struct stat stat;
-    return fstat((int) fd, &stat) < 0 ? 0 : stat.st_size * 16 + ((stat.st_mode & S_IFMT) >> 12);
-}
-
-CAMLprim value eio_sakia_facts_byte(value fd) {
-    return Val_long(eio_sakia_facts(Long_val(fd)));
-}
-
-intnat eio_sakia_now(value unit) {
-    (void) unit;
-    return now_ns();
-}
-
-CAMLprim value eio_sakia_now_byte(value unit) {
-    return Val_long(eio_sakia_now(unit));
-}
-
-CAMLprim value eio_sakia_error(value code) {
-    return caml_unix_error_of_code(Int_val(code));
-}
-
-/* The entries of `len` bytes of `getdents64(2)`, the last one first, without "." and "..". */
-CAMLprim value eio_sakia_entries(value buffer, value v_len) {
-    CAMLparam1(buffer);
-    CAMLlocal4(list, cell, entry, name);
-    intnat len = Long_val(v_len), at = 0;
-
-    list = Val_emptylist;
-    while (at < len) {
-        struct dirent64 *it = (struct dirent64 *) ((char *) Caml_ba_data_val(buffer) + at);
-        unsigned char type = it->d_type;
-        at += it->d_reclen;
-        if (it->d_name[0] == '.' && (it->d_name[1] == 0 || (it->d_name[1] == '.' && it->d_name[2] == 0)))
-            continue;
-        name = caml_copy_string(it->d_name);
-        entry = caml_alloc_small(2, 0);
-        Field(entry, 0) = eio_unix_file_type_of_dtype(type);
-        Field(entry, 1) = name;
-        cell = caml_alloc_small(2, 0);
-        Field(cell, 0) = entry;
-        Field(cell, 1) = list;
-        list = cell;
-    }
-    CAMLreturn(list);
-}
-
-/* Fills memory with random bytes. Only before the kernel's first seed it waits. */
-CAMLprim value eio_sakia_random(value buffer, value v_from, value v_len) {
-    CAMLparam1(buffer);
-    char *to = (char *) Caml_ba_data_val(buffer) + Long_val(v_from);
-    size_t left = (size_t) Long_val(v_len);
-
-    while (left > 0) {
-        caml_enter_blocking_section();
-        ssize_t count = getrandom(to, left, 0);
-        int error = errno;
-        caml_leave_blocking_section();
-        if (count < 0 && error != EINTR)
-            caml_unix_error(error, "getrandom", Nothing);
-        if (count > 0) {
-            to += count;
-            left -= (size_t) count;
-        }
-    }
-    CAMLreturn(Val_unit);
-}
-
-/* ---- Processes ---- */
-
-/* Forks a child that performs the actions, and returns its number. */
-CAMLprim value eio_sakia_spawn(value errors, value actions) {
-    CAMLparam1(actions);
-    pid_t pid = fork();
-
-    if (pid == 0)
-        eio_unix_run_fork_actions(Int_val(errors), actions);
-    if (pid < 0)
-        caml_uerror("fork", Nothing);
-    CAMLreturn(Val_long(pid));
-}
-
-/* A descriptor of a child that was not waited for; -1 where the kernel has none (Linux 5.3). */
-CAMLprim value eio_sakia_pidfd(value pid) {
-    int fd = (int) syscall(SYS_pidfd_open, (pid_t) Long_val(pid), 0);
-    return Val_int(fd);
-}
-
-/* ---- Paths below a directory ---- */
-
-#ifndef RESOLVE_BENEATH
-#define RESOLVE_BENEATH 8
-#endif
-
-struct how {
-    uint64_t flags, mode, resolve;
-};
-
-/* Tells whether this process may call `openat2(2)`; the ring would not ask its filter. */
-CAMLprim value eio_sakia_has_openat2(value unit) {
-    struct how how = {O_PATH | O_CLOEXEC, 0, RESOLVE_BENEATH};
-    long fd = syscall(SYS_openat2, AT_FDCWD, ".", &how, sizeof how);
-
-    (void) unit;
-    if (fd < 0)
-        return Val_bool(errno != ENOSYS && errno != EPERM);
-    close((int) fd);
-    return Val_true;
-}
-
-#define LINKS 40
-#define DEPTH 1024
-
-struct walk {
-    /* The directories on the way, opened by the walk; below them is the one that it may not leave. */
-    int below[DEPTH];
-    int depth, links, base;
-};
-
-static int here(const struct walk *walk) {
-    return walk->depth == 0 ? walk->base : walk->below[walk->depth - 1];
-}
-
-static void up(struct walk *walk) {
-    close(walk->below[--walk->depth]);
-}
-
-/* Puts the target of the link `name`, which lies in the current directory, ahead of the rest of the path. */
-static int follow(struct walk *walk, const char *name, char *rest) {
-    char target[PATH_MAX];
-    ssize_t len = readlinkat(here(walk), name, target, sizeof target - 1);
-    size_t left = strlen(rest);
-
-    if (len < 0)
-        return -errno;
-    if (++walk->links > LINKS)
-        return -ELOOP;
-    if (len > 0 && target[0] == '/')
-        return -EXDEV;
-    if ((size_t) len + 1 + left >= PATH_MAX)
-        return -ENAMETOOLONG;
-    memmove(rest + len + (left > 0), rest, left + 1);
-    if (left > 0)
-        rest[len] = '/';
-    memcpy(rest, target, (size_t) len);
-    return 0;
-}
-
-/* Opens a path without `openat2(2)`, one component after the other. No component is left to the kernel's
- * "..": a directory may be moved while the walk is in it. */
-static int walk_to(struct walk *walk, char *rest, int flags, mode_t mode) {
-    char name[NAME_MAX + 2];
-
-    if (rest[0] == 0)
-        return -ENOENT;
-    for (;;) {
-        if (rest[0] == '/')
-            return -EXDEV;
-        char *slash = strchrnul(rest, '/');
-        size_t len = (size_t) (slash - rest);
-        bool has_slash = *slash == '/';
-        if (len > NAME_MAX)
-            return -ENAMETOOLONG;
-        memcpy(name, rest, len);
-        name[len] = 0;
-        while (*slash == '/')
-            slash++;
-        bool is_last = *slash == 0;
-        memmove(rest, slash, strlen(slash) + 1);
-        bool is_dot = strcmp(name, ".") == 0, is_up = strcmp(name, "..") == 0;
-        if (is_up) {
-            if (walk->depth == 0)
-                return -EXDEV;
-            up(walk);
-        }
-        if (!is_last && (is_dot || is_up))
-            continue;
-        if (is_last) {
-            const char *leaf = is_up || is_dot ? "." : name;
-            int how = flags | O_CLOEXEC | (has_slash || is_up || is_dot ? O_DIRECTORY : 0);
-            bool may_follow = !(flags & O_NOFOLLOW) || has_slash;
-            /* With O_PATH a link itself would be opened, and found to be none to follow. */
-            struct stat stat;
-            if (may_follow && !(is_up || is_dot) &&
-                fstatat(here(walk), leaf, &stat, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(stat.st_mode)) {
-                if ((flags & (O_CREAT | O_EXCL)) == (O_CREAT | O_EXCL))
-                    return -EEXIST;
-                int error = follow(walk, leaf, rest);
-                if (error < 0)
-                    return error;
-                if (has_slash && strlen(rest) + 1 < PATH_MAX)
-                    strcat(rest, "/");
-                continue;
-            }
-            /* A FIFO would wait for another program, and with it the thread. */
-            int fd = openat(here(walk), leaf, how | O_NOFOLLOW | O_NONBLOCK, mode);
-            if (fd >= 0) {
-                if (!(flags & (O_NONBLOCK | O_PATH)))
-                    fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
-                return fd;
-            }
-            /* It may have become a link since. */
-            if (errno == ELOOP && may_follow && ++walk->links <= LINKS) {
-                strcpy(rest, name);
-                if (has_slash)
-                    strcat(rest, "/");
-                continue;
-            }
-            return -errno;
-        }
-        int fd = openat(here(walk), name, O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-        if (fd >= 0) {
-            if (walk->depth == DEPTH) {
-                close(fd);
-                return -ENAMETOOLONG;
-            }
-            walk->below[walk->depth++] = fd;
-            continue;
-        }
-        if (errno != ENOTDIR && errno != ELOOP)
-            return -errno;
-        int error = errno, failed = follow(walk, name, rest);
-        if (failed < 0)
-            return failed == -EINVAL ? -error : failed;
-    }
-}
-
-/* As `openat2(2)` with RESOLVE_BENEATH; the number or a negative error number. For a thread that may wait. */
-CAMLprim value eio_sakia_open_beneath(value fd, value path, value flags, value mode) {
-    CAMLparam1(path);
-    int base = Int_val(fd) < 0 ? AT_FDCWD : Int_val(fd), how = Int_val(flags);
-    mode_t bits = (mode_t) Long_val(mode);
-    struct walk *walk = malloc(sizeof *walk);
-    char *rest = malloc(2 * PATH_MAX);
-
-    if (walk == NULL || rest == NULL)
-        caml_raise_out_of_memory();
-    if (caml_string_length(path) >= PATH_MAX) {
-        free(walk);
-        free(rest);
-        CAMLreturn(Val_int(-ENAMETOOLONG));
-    }
-    strcpy(rest, String_val(path));
-    walk->depth = walk->links = 0;
-    walk->base = base;
-    caml_enter_blocking_section();
-    int result = walk_to(walk, rest, how, bits);
-    while (walk->depth > 0)
-        up(walk);
-    free(walk);
-    free(rest);
-    caml_leave_blocking_section();
-    CAMLreturn(Val_int(result));
 }
