@@ -592,10 +592,10 @@ func openQueued(name string, flag int, perm fs.FileMode) (*File, error) {
 	if value < 0 {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.Errno(-value)}
 	}
-	fd, errno := duplicate(int(C.sakia_file_number(opened)))
-	C.sakia_file_unref(opened)
-	if errno != 0 {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: errno}
+	fd := int(C.sakia_file_release(opened)) // no other has it
+	if fd < 0 {
+		C.sakia_file_unref(opened)
+		return nil, &fs.PathError{Op: "open", Path: name, Err: syscall.Errno(-fd)}
 	}
 	return adopt(fd, name, flag)
 }
