@@ -224,7 +224,7 @@ impl sakia_queue {
     unsafe fn store(&self, results: *mut sakia_result, index: usize, outcome: Outcome) {
         let find = |token, more| lock(&self.pending).find(token, more);
         let at = results.wrapping_byte_add(index * self.sizes.result);
-        let no_memory = |_: &Lent| std::ptr::null(); // a queue has copies, and no request for them
+        let no_memory = |_: &Lent| std::ptr::null(); // no request of a queue lends some
         // SAFETY: the caller's promise, and the requests of this queue were made by `made`.
         unsafe { self.sizes.write(at, answer(find, no_memory, outcome)) };
     }
