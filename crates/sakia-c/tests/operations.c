@@ -20,6 +20,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "request.h"
+
 static void check(int is_true, const char *text, int line) {
     if (!is_true) {
         fprintf(stderr, "operations.c:%d: %s (last error: %s)\n", line, text, sakia_last_error());
@@ -31,14 +33,6 @@ static void check(int is_true, const char *text, int line) {
 
 static sakia_loop *loop;
 static uint64_t token;
-
-static sakia_request request_of(uint32_t op, sakia_file *file) {
-    sakia_request request;
-    memset(&request, 0, sizeof request);
-    request.op = op;
-    request.file = file;
-    return request;
-}
 
 static sakia_result perform(sakia_request request) {
     sakia_result result;

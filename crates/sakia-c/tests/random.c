@@ -23,6 +23,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include "request.h"
+
 enum { STEPS = 60, OPEN_MAX_ = 6, BYTES = 5000, PARTS = 5 };
 
 static uint64_t seed, state;
@@ -98,14 +100,6 @@ static sakia_result perform(sakia_request request) {
     CHECK(count == 1 && result.token == token && result.flags == 0 && request.ticket != ticket_of_none);
     CHECK(result.memory == NULL && result.lent == 0);
     return result;
-}
-
-static sakia_request request_of(uint32_t op, sakia_file *file) {
-    sakia_request request;
-    memset(&request, 0, sizeof request);
-    request.op = op;
-    request.file = file;
-    return request;
 }
 
 static int64_t kernel(long value) { return value < 0 ? -errno : value; }
