@@ -66,6 +66,8 @@ pub(crate) enum Suite {
     RuntimeOnPoll,
     /// The unit tests there.
     RuntimeUnits,
+    /// `tests/forked` of `sakia-thread`.
+    ThreadForked,
     /// The unit tests of `sakia-task`.
     TaskUnits,
     /// `tests/net` of `sakia`, whose tests choose the backend themselves.
@@ -124,6 +126,7 @@ impl Suite {
             Self::RuntimeOnUring => ("sakia", "runtime", Some("uring")),
             Self::RuntimeOnPoll => ("sakia", "runtime", Some("poll")),
             Self::RuntimeUnits => ("sakia", "sakia", None),
+            Self::ThreadForked => ("sakia-thread", "forked", None),
             Self::TaskUnits => ("sakia-task", "sakia_task", None),
             Self::Net => ("sakia", "net", None),
             Self::Engine => ("sakia", "engine", None),

@@ -7,7 +7,6 @@ use std::os::fd::{AsFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -16,6 +15,7 @@ use sakia_copy::{Copier, Counts, Existing, Follow, Options, Progress, remove_tre
 use sakia_driver::without_signals;
 use sakia_ring::Process;
 use sakia_runtime::{Builder, CancellationToken};
+use sakia_thread::{JoinHandle, start_thread};
 
 use crate::guard::{Failure, errno_of, guarded_int, lock, store_handle};
 use crate::interface::*;
@@ -33,7 +33,7 @@ pub struct sakia_tree {
     token: CancellationToken,
     /// Readable once the work has ended.
     event: OwnedFd,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle>,
     /// The texts of the failure that was taken last.
     texts: Mutex<Option<(CString, CString)>>,
 }
@@ -139,8 +139,7 @@ impl sakia_tree {
                 Err(error) => End::Error(errno_of(&error)),
             };
         };
-        let name = "sakia-tree".to_owned();
-        let thread = without_signals(|| std::thread::Builder::new().name(name).spawn(main));
+        let thread = without_signals(|| start_thread("sakia-tree", None, Box::new(main)));
         Ok(Self {
             process: Process::current(),
             shared,
@@ -456,7 +455,7 @@ pub unsafe extern "C" fn sakia_tree_free(tree: *mut sakia_tree) -> i32 {
         // SAFETY: it came from `Box::into_raw`, no call uses it, and the program gives it up.
         let mut tree = unsafe { Box::from_raw(tree) };
         if let Some(thread) = tree.thread.take() {
-            thread.join().ok(); // its panic was the end of the work
+            thread.join(); // its panic was the end of the work
         }
         Ok(0)
     })

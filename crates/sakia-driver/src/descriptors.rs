@@ -6,14 +6,13 @@ use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::Duration;
 
 use linux_raw_sys::net::{SO_LINGER, SO_PEERCRED, SOL_SOCKET};
 use rustix::fs::{FileType, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags};
-use sakia_trace::start_thread;
+use sakia_thread::start_thread;
 
 use crate::address::{AddressRoom, Credentials, SocketAddress, SocketType};
 use crate::backend::{Calls, FileFacts, FileKind};
@@ -55,8 +54,8 @@ impl Calls for KernelCalls {
         let fd = unsafe { OwnedFd::from_raw_fd(raw) };
         // If the thread cannot be started, its closure is dropped, which closes the descriptors on this
         // thread: without threads there is no other place for it.
-        let closer = thread::Builder::new().name("sakia-close".into());
-        without_signals(|| start_thread(closer, Box::new(|| drop(fd)))).map(drop).or(Ok(()))
+        let close = Box::new(|| drop(fd));
+        without_signals(|| start_thread("sakia-close", None, close)).map(drop).or(Ok(()))
     }
 
     unsafe fn facts(&self, raw: i32, stat: Option<&mut StatxResult>) -> FileFacts {

@@ -7,8 +7,9 @@
 use std::mem;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
+
+use sakia_thread::start_thread;
 
 use crate::Host;
 
@@ -112,9 +113,9 @@ impl<T: Delayed> Pump<T> {
         self.listed.store(state.delayed.len(), Ordering::Relaxed);
         if !mem::replace(&mut state.has_thread, true) {
             let (pump, host) = (Arc::clone(self), Arc::clone(host));
-            let thread = thread::Builder::new().name("sakia-pump".into());
+            let run = Box::new(move || pump.run(&*host));
             // Without a thread the bytes are sent when the program waits, or writes again.
-            state.has_thread = thread.spawn(move || pump.run(&*host)).is_ok();
+            state.has_thread = start_thread("sakia-pump", None, run).is_ok();
         }
         let is_late = state.note(due);
         drop(state);

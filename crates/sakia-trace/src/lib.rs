@@ -60,7 +60,6 @@ mod span;
 mod summary;
 mod system_calls;
 mod task;
-mod thread;
 
 pub use event::{Event, EventType, Queued};
 pub use file::{EVENTS_VARIABLE, FILE_VARIABLE, record_as_environment_says};
@@ -76,4 +75,3 @@ pub use recorder::{
 pub use span::{Span, in_span, span};
 pub use summary::{KindSummary, LongTurn, Summary, ThreadSummary, Workers};
 pub use task::{TaskRun, task_runs, task_spawned};
-pub use thread::start_thread;

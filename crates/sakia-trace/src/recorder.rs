@@ -20,13 +20,14 @@ use rustix::fs::CWD;
 use rustix::io::Errno;
 use rustix::thread::gettid;
 use rustix::time::{ClockId, clock_gettime};
+use sakia_thread::start_thread;
 
 use crate::buffer::Buffer;
 use crate::encode::{Encoder, ThreadInfo};
 use crate::file::File;
 use crate::lock::Lock;
 use crate::proc::read_small;
-use crate::{Event, EventType, encode, name, sample, start_thread, system_calls};
+use crate::{Event, EventType, encode, name, sample, system_calls};
 
 /// The time after which the buffers are emptied.
 const PERIOD: Duration = Duration::from_millis(50);
@@ -460,8 +461,7 @@ pub(crate) fn begin(path: &Path, options: TraceOptions) -> Result<u64, Errno> {
 fn switch_on(base: u64, options: TraceOptions) -> Result<u64, Errno> {
     let number = CURRENT.load(Ordering::Relaxed) + 1;
     CURRENT.store(number, Ordering::Relaxed);
-    let writer = thread::Builder::new().name("sakia-trace".into());
-    start_thread(writer, Box::new(move || run(number)))
+    start_thread("sakia-trace", None, Box::new(move || run(number)))
         .map(drop)
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
     BASE.store(base, Ordering::Relaxed);

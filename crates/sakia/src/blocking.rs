@@ -27,14 +27,13 @@ use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
-use std::thread;
 use std::time::Duration;
 
 use async_lock::futures::AcquireArc;
 use async_lock::{Semaphore, SemaphoreGuardArc};
 use sakia_driver::lanes;
 use sakia_ring::PerProcess;
-use sakia_trace::start_thread;
+use sakia_thread::start_thread;
 
 use crate::executor::{try_current, with_current};
 use crate::gate::{Gate, Work};
@@ -414,8 +413,7 @@ impl lanes::Worker for Worker {
     type Jobs = Queue;
 
     fn start(&self, _: usize, _: u32, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let thread = thread::Builder::new().name("sakia-blocking".into());
-        start_thread(thread, Box::new(run)).map(drop)
+        start_thread("sakia-blocking", None, Box::new(run)).map(drop)
     }
 
     /// Performs a job. Only a waker can panic here.
@@ -574,7 +572,7 @@ mod tests {
         drop(pool);
         // This loop runs for ever if a thread waits for ever.
         while shared.strong_count() > 0 {
-            thread::yield_now();
+            std::thread::yield_now();
         }
     }
 }

@@ -13,14 +13,14 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::JoinHandle as JoinThread;
 use std::time::Duration;
 
 use sakia_driver::{
     Auto, Bypass, Choice, Counters, Driver, LateChoice, Metrics, Policy, Rules, Streams,
 };
 use sakia_ring::Ring;
-use sakia_trace::{is_on, start_thread};
+use sakia_thread::{JoinHandle as JoinThread, start_thread};
+use sakia_trace::is_on;
 
 use crate::environment::Machine;
 use crate::executor::{Entered, Local, current, is_of_parent, is_within};
@@ -527,7 +527,7 @@ fn switch_of_environment(variable: &str) -> io::Result<Option<bool>> {
 pub(crate) struct Thread {
     remote: Arc<Remote>,
     /// `None` once joined.
-    join: Option<JoinThread<()>>,
+    join: Option<JoinThread>,
 }
 
 /// Threads that have been started.
@@ -594,7 +594,7 @@ impl Thread {
                 Err(error) => drop(report.send(Err(error))),
             }
         };
-        let join = start_thread(std::thread::Builder::new().name(name), Box::new(main))?;
+        let join = start_thread(&name, None, Box::new(main))?;
         let thread = Self { remote, join: Some(join) };
         let gone = || io::Error::other("a thread of the runtime ended while it started");
         let choice = ready.recv().unwrap_or_else(|_| Err(gone()))?;
@@ -605,14 +605,12 @@ impl Thread {
 impl Drop for Thread {
     fn drop(&mut self) {
         if !self.remote.is_intact() {
-            return mem::forget(self.join.take()); // a forked child has no such thread
+            return; // a forked child has no such thread
         }
         self.remote.stop();
-        let is_other = |join: &JoinThread<()>| join.thread().id() != std::thread::current().id();
         // One of the engine's own tasks may hold its last clone: a thread cannot join itself.
-        if let Some(join) = self.join.take().filter(is_other) {
-            // The thread itself has printed its panic; tasks contain theirs.
-            join.join().ok();
+        if let Some(join) = self.join.take().filter(|join| !join.is_current()) {
+            join.join();
         }
     }
 }

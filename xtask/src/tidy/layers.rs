@@ -11,6 +11,7 @@ const SUPPORT: &str = "sakia-bench-support";
 
 /// Libraries that experiments and programs may use besides.
 const LIBRARIES: &[&str] = &[
+    "sakia-thread",
     "sakia-trace",
     "sakia-ring",
     "sakia-driver",
@@ -26,17 +27,28 @@ const LIBRARIES: &[&str] = &[
 /// Every crate with the crates of ours it may depend on, lowest layer first. Its tests may also use the
 /// testkit.
 const LAYERS: &[(&str, &[&[&str]])] = &[
-    ("sakia-trace", &[]),
+    ("sakia-thread", &[]),
+    ("sakia-trace", &[&["sakia-thread"]]),
     ("sakia-ring", &[&["sakia-trace"]]),
-    ("sakia-driver", &[&["sakia-ring", "sakia-trace"]]),
+    ("sakia-driver", &[&["sakia-ring", "sakia-thread", "sakia-trace"]]),
     ("sakia-task", &[]),
     ("sakia-macros", &[]),
-    ("sakia", &[&["sakia-driver", "sakia-ring", "sakia-task", "sakia-trace", "sakia-macros"]]),
+    (
+        "sakia",
+        &[&[
+            "sakia-driver",
+            "sakia-ring",
+            "sakia-task",
+            "sakia-thread",
+            "sakia-trace",
+            "sakia-macros",
+        ]],
+    ),
     ("sakia-tokio", &[&["sakia", "sakia-driver"]]),
     ("sakia-copy", &[&["sakia", "sakia-driver"]]),
-    ("sakia-c", &[&["sakia", "sakia-copy", "sakia-driver", "sakia-ring"]]),
+    ("sakia-c", &[&["sakia", "sakia-copy", "sakia-driver", "sakia-ring", "sakia-thread"]]),
     ("sakia-socket-core", &[]),
-    ("sakia-socket", &[&["sakia-socket-core", "sakia-driver", "sakia-ring"]]),
+    ("sakia-socket", &[&["sakia-socket-core", "sakia-driver", "sakia-ring", "sakia-thread"]]),
     ("sakia-preload", &[&["sakia-socket", "sakia-socket-core", "sakia-driver", "sakia-ring"]]),
     (SUPPORT, &[&["sakia-ring"]]),
     (TESTKIT, &[&["sakia-ring", SUPPORT]]),

@@ -12,6 +12,7 @@ const PLACES: &[(&str, &str)] = &[
     ("driver::", "crates/sakia-driver/tests/driver/"),
     ("conformance::", "crates/sakia-driver/tests/conformance/"),
     ("unit::", "crates/sakia-driver/src/"),
+    ("thread::", "crates/sakia-thread/tests/"),
     ("task::", "crates/sakia-task/src/tests/"),
     ("ring::", "crates/sakia-ring/tests/"),
     ("runtime::", "crates/sakia/tests/runtime/"),

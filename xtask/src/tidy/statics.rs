@@ -15,7 +15,7 @@ use super::{File, Finding, Tree};
 const LIST: &str = "FORK.md";
 
 /// The crates that programs are built with.
-const CRATES: [&str; 11] = [
+const CRATES: [&str; 12] = [
     "sakia",
     "sakia-c",
     "sakia-cli",
@@ -25,6 +25,7 @@ const CRATES: [&str; 11] = [
     "sakia-socket",
     "sakia-socket-core",
     "sakia-task",
+    "sakia-thread",
     "sakia-tokio",
     "sakia-trace",
 ];

@@ -21,12 +21,12 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use sakia_trace::start_thread;
+use sakia_thread::start_thread;
 
 use super::inbox::Inbox;
 use super::job::{Outcome, Work};
@@ -37,7 +37,7 @@ use crate::lanes::{self, Jobs, State};
 use crate::sys::signals::without_signals;
 
 /// Stack of a lane thread: jobs are a few system calls.
-const STACK_BYTES: usize = 128 * 1024;
+const STACK_BYTES: Option<NonZeroUsize> = NonZeroUsize::new(128 * 1024);
 
 fn thread_name(lane: Lane, number: u32) -> String {
     match lane {
@@ -227,8 +227,7 @@ impl lanes::Worker for Worker {
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         let name = thread_name(Lane::ALL[lane], number);
-        let thread = thread::Builder::new().name(name).stack_size(STACK_BYTES);
-        without_signals(|| start_thread(thread, Box::new(run))).map(drop)
+        without_signals(|| start_thread(&name, STACK_BYTES, Box::new(run))).map(drop)
     }
 
     fn perform(threads: &Threads, lane: usize, (ticket, work): (u64, Work)) {

@@ -22,12 +22,11 @@ use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Instant;
 
 use sakia_driver::limits;
 use sakia_ring::Process;
-use sakia_trace::start_thread;
+use sakia_thread::start_thread;
 
 use super::source::Block;
 use super::source::private::{Blocks, Next};
@@ -187,7 +186,7 @@ impl Offloaded {
                 thread.break_off();
             }
         };
-        start_thread(thread::Builder::new().name("sakia-reader".into()), Box::new(main))?;
+        start_thread("sakia-reader", None, Box::new(main))?;
         Ok(Self { shared, taken: 0 })
     }
 }

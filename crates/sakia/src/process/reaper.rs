@@ -10,7 +10,7 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use sakia_ring::PerProcess;
-use sakia_trace::start_thread;
+use sakia_thread::start_thread;
 
 use super::identity::Identity;
 use crate::blocking;
@@ -48,8 +48,7 @@ impl Reaper {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let reaper = Arc::new(Self { inbox: Mutex::new(Vec::new()), wake });
         let thread_reaper = Arc::clone(&reaper);
-        let thread = thread::Builder::new().name("sakia-reaper".into());
-        start_thread(thread, Box::new(move || thread_reaper.run()))?;
+        start_thread("sakia-reaper", None, Box::new(move || thread_reaper.run()))?;
         Ok(reaper)
     }
 

@@ -25,6 +25,7 @@ use sakia::{Engine, Runtime, fs, spawn, spawn_blocking};
 use sakia_driver::{Driver, Policy, Wait};
 use sakia_testkit::forked;
 use sakia_testkit::settings::{number, patience};
+use sakia_thread::start_thread;
 
 use crate::support::{Random, TempDir, on_each_backend};
 use crate::{children, load};
@@ -447,10 +448,11 @@ pub fn scene_a_thousand_forks(policy: Policy) -> Result<(), String> {
                 // While another thread of the child makes everything anew, the child forks again.
                 0 => forked::run(|| {
                     let is_over: &'static AtomicBool = Box::leak(Box::default());
-                    let making = thread::spawn(move || hold_locks(fork, is_over));
+                    let make = Box::new(move || hold_locks(fork, is_over));
+                    let making = start_thread("making", None, make).unwrap();
                     let ended = forked::run(|| little(folder.path()));
                     is_over.store(true, Ordering::Relaxed);
-                    making.join().unwrap();
+                    making.join();
                     assert_eq!(ended, Ok(()));
                     little(folder.path());
                 }),

@@ -85,7 +85,7 @@ fn send(signal: i32) {
 
 /// Plays a scene in a process that is killed if it hangs.
 fn played(scene: fn()) {
-    assert_eq!(forked::run(scene), Ok(()));
+    assert_eq!(forked::run_with_threads(scene), Ok(()));
 }
 
 /// Waits with this mask while a signal is pending. It must be handled in the wait, once, and the thread's own

@@ -121,7 +121,7 @@ impl Folders {
             }
         }
         std::fs::remove_file(self.memory.path(REPORT)).ok();
-        let ended = forked::run(|| {
+        let ended = forked::run_with_threads(|| {
             std::panic::set_hook(Box::new(|_| ()));
             let mut places = BTreeMap::new();
             for (case, steps) in cases {
