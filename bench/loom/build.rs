@@ -122,14 +122,13 @@ const LANES: Source = Source {
     path: "../../crates/sakia-driver/src/epoll/lanes.rs",
     replaced: &[
         ("use std::sync::", "use crate::sync::"),
-        ("use std::thread;", "use super::thread;"),
         (
             "use std::time::{Duration, Instant};",
             "use super::thread::Instant;\nuse std::time::Duration;",
         ),
         ("use rustix::io::Errno;", "use super::job::Errno;"),
         ("use crate::counters::OpKind;", "use super::job::OpKind;"),
-        ("use sakia_trace::start_thread;", "use super::thread::start_thread;"),
+        ("use sakia_thread::start_thread;", "use super::thread::start_thread;"),
         ("use crate::sys::signals::without_signals;", "use super::thread::without_signals;"),
         ("use crate::call::failed;", "use super::job::failed;"),
         ("use crate::decide::Lane;", "use super::job::Lane;"),

@@ -112,6 +112,7 @@ mod inbox {
 mod thread {
     use std::cell::Cell;
     use std::io;
+    use std::num::NonZeroUsize;
     use std::time::Duration;
 
     thread_local! {
@@ -140,31 +141,15 @@ mod thread {
         }
     }
 
-    pub(super) struct Builder;
-
-    impl Builder {
-        pub(super) fn new() -> Self {
-            Self
-        }
-
-        pub(super) fn name(self, _: String) -> Self {
-            self
-        }
-
-        pub(super) fn stack_size(self, _: usize) -> Self {
-            self
-        }
-
-        fn spawn(self, run: impl FnOnce() + 'static) -> io::Result<()> {
-            let left = SUPPLY.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
-            SUPPLY.set(left);
-            loom::thread::spawn(run);
-            Ok(())
-        }
-    }
-
-    pub(super) fn start_thread(thread: Builder, main: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        thread.spawn(main)
+    pub(super) fn start_thread(
+        _: &str,
+        _: Option<NonZeroUsize>,
+        main: Box<dyn FnOnce() + Send>,
+    ) -> io::Result<()> {
+        let left = SUPPLY.get().checked_sub(1).ok_or(io::ErrorKind::WouldBlock)?;
+        SUPPLY.set(left);
+        loom::thread::spawn(main);
+        Ok(())
     }
 
     pub(super) fn without_signals<T>(run: impl FnOnce() -> T) -> T {
