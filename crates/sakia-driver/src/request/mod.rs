@@ -14,19 +14,22 @@ mod mailbox;
 mod several;
 mod signal;
 mod start;
+mod target;
 
 use std::ffi::CString;
 use std::io;
 
 pub(crate) use self::answer::Answer;
 pub use self::buffer::{Buffer, Foreign};
-pub(crate) use self::file::{Closer, Descriptor, Named};
-pub use self::file::{FileHandle, Target};
+pub use self::file::FileHandle;
+pub(crate) use self::file::{Closer, Descriptor};
 pub use self::lent::Lent;
 pub(crate) use self::mailbox::{FileId, Letter, Mailbox};
 pub(crate) use self::several::{AcceptMany, Deliveries};
 pub(crate) use self::signal::Signal;
 pub(crate) use self::start::{Files, Started, begun, start, under_way, with_memory};
+pub(crate) use self::target::Named;
+pub use self::target::Target;
 use crate::address::{Domain, ShutdownHow, SocketAddress, SocketType};
 use crate::ops::{
     ControlMessages, OpenHow, PollEvents, Received, ReceivedControl, SetTime, StatfsResult,
