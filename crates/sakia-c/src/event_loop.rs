@@ -11,7 +11,7 @@ use sakia_driver::{Auto, Bypass, Driver, Lent, Loop, SignalMask, Ticket, Wait};
 use sakia_ring::{Process, Ring};
 
 use crate::answer::answer;
-use crate::guard::{Failure, guarded, guarded_int, store_handle};
+use crate::guard::{Failure, guarded, guarded_int, of_parent, store_handle};
 use crate::interface::{
     SAKIA_NO_PLAIN_CALLS, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_loop_options, sakia_request,
     sakia_result,
@@ -108,11 +108,10 @@ unsafe fn enter<'a>(ring: *const sakia_loop) -> Result<Entered<'a>, Failure> {
 
 #[cold]
 fn foreign(ring: &sakia_loop) -> Failure {
-    let text = match ring.process.is_intact() {
-        true => "the loop belongs to the thread that made it",
-        false => "the loop belongs to the parent of this forked process",
-    };
-    Failure::new(Errno::PERM, text)
+    match ring.process.is_intact() {
+        true => Failure::new(Errno::PERM, "the loop belongs to the thread that made it"),
+        false => of_parent("loop"),
+    }
 }
 
 /// Makes a loop for the calling thread, and stores it in `*ring`. `options` may not be null, since it says

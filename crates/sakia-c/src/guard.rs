@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
+use sakia_ring::Process;
 
 use crate::interface::SAKIA_VERSION;
 
@@ -99,6 +100,39 @@ pub(crate) fn guarded(f: impl FnOnce() -> Result<i64, Failure>) -> i64 {
 pub(crate) fn guarded_int(f: impl FnOnce() -> Result<i64, Failure>) -> i32 {
     // All values are error numbers, descriptors or counts of at most `i32::MAX`.
     guarded(f) as i32
+}
+
+/// A handle that all threads of the process that made it may use.
+pub(crate) trait OfProcess {
+    /// Its noun in texts.
+    const NAME: &str;
+
+    fn process(&self) -> &Process;
+}
+
+/// Begins a call on a shared handle.
+///
+/// # Safety
+///
+/// - `handle` is null, or one that was not freed, nor is during the call.
+pub(crate) unsafe fn enter<'a, T: OfProcess>(handle: *const T) -> Result<&'a T, Failure> {
+    // SAFETY: the caller's promise. All threads only read it, but for what has a lock.
+    let Some(handle) = (unsafe { handle.as_ref() }) else {
+        return Err(Failure::null(&format!("the {}", T::NAME)));
+    };
+    match handle.process().is_intact() {
+        true => Ok(handle),
+        false => Err(of_parent(T::NAME)),
+    }
+}
+
+/// The failure of a call on a handle that the parent of this process has made.
+#[cold]
+pub(crate) fn of_parent(what: &str) -> Failure {
+    Failure::new(
+        Errno::PERM,
+        format_args!("the {what} belongs to the parent of this forked process"),
+    )
 }
 
 /// Stores a new handle in the program's memory, which has null before and after an error. `what` names it.

@@ -5,7 +5,6 @@ use std::os::fd::IntoRawFd;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use sakia_driver::{Bypass, Lent, Request, without_signals};
 use sakia_ring::Process;
 use sakia_runtime::Builder;
@@ -13,7 +12,7 @@ use sakia_runtime::engine::Queue;
 use sakia_runtime::engine::queue::{Full, Outcome, QueueTicket, Submitted};
 
 use crate::answer::answer;
-use crate::guard::{Failure, guarded, guarded_int, lock, store_handle};
+use crate::guard::{Failure, OfProcess, enter, guarded, guarded_int, lock, store_handle};
 use crate::interface::{
     SAKIA_NO_PLAIN_CALLS, SAKIA_NO_RING, SAKIA_RING_ONLY, sakia_queue_options, sakia_request,
     sakia_result,
@@ -40,19 +39,12 @@ pub struct sakia_queue {
     leaked: Mutex<Vec<u64>>,
 }
 
-/// Begins a call on a queue.
-///
-/// # Safety
-///
-/// - `queue` is null, or a queue that was not freed, nor is during the call.
-unsafe fn enter<'a>(queue: *const sakia_queue) -> Result<&'a sakia_queue, Failure> {
-    // SAFETY: the caller's promise. All threads only read it, but for what has a lock.
-    let Some(queue) = (unsafe { queue.as_ref() }) else { return Err(Failure::null("the queue")) };
-    if !queue.process.is_intact() {
-        let text = "the queue belongs to the parent of this forked process";
-        return Err(Failure::new(Errno::PERM, text));
+impl OfProcess for sakia_queue {
+    const NAME: &str = "queue";
+
+    fn process(&self) -> &Process {
+        &self.process
     }
-    Ok(queue)
 }
 
 /// Makes a queue with threads of its own, and stores it in `*queue`. `options` may not be null, since it says

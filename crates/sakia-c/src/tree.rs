@@ -17,7 +17,7 @@ use sakia_ring::Process;
 use sakia_runtime::{Builder, CancellationToken};
 use sakia_thread::{JoinHandle, start_thread};
 
-use crate::guard::{Failure, errno_of, guarded_int, lock, store_handle};
+use crate::guard::{Failure, OfProcess, enter, errno_of, guarded_int, lock, store_handle};
 use crate::interface::*;
 use crate::options::options_of;
 
@@ -69,19 +69,12 @@ enum End {
     Error(Errno),
 }
 
-/// Begins a call on a tree.
-///
-/// # Safety
-///
-/// - `tree` is null, or a tree that was not freed, nor is during the call.
-unsafe fn enter<'a>(tree: *const sakia_tree) -> Result<&'a sakia_tree, Failure> {
-    // SAFETY: the caller's promise. All threads only read it, but for what has a lock.
-    let Some(tree) = (unsafe { tree.as_ref() }) else { return Err(Failure::null("the tree")) };
-    if !tree.process.is_intact() {
-        let text = "the tree is worked on by the parent of this forked process";
-        return Err(Failure::new(Errno::PERM, text));
+impl OfProcess for sakia_tree {
+    const NAME: &str = "tree";
+
+    fn process(&self) -> &Process {
+        &self.process
     }
-    Ok(tree)
 }
 
 /// Returns a copy of a path of the program's.
