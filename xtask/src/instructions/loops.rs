@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::Row;
 use crate::callgrind::{self, per_operation};
@@ -72,41 +72,57 @@ pub(super) fn measure(program: &Path, data: &Path, json: bool) -> anyhow::Result
 }
 
 /// Prints a row per operation and batch for requests: instructions per operation of the driver and of the
-/// loop of requests on it, with the same rules for plain calls.
+/// loop of requests on it, with the same rules for plain calls; and of both loops by hand, of which the
+/// second is to the first what requests in C are to the driver. These make no plain calls.
 pub(super) fn measure_requests(
     program: &Path,
     data: &Path,
     json: bool,
 ) -> anyhow::Result<Vec<Row>> {
-    const VARIANTS: [&str; 2] = ["driver", "loop"];
     if !json {
         println!(
-            "{:<10} {:>5} {:>8} {:>8} {:>11}",
-            "requests", "batch", "driver", "loop", "loop/driver"
+            "{:<10} {:>5} {:>8} {:>8} {:>11} {:>8} {:>8} {:>17}",
+            "requests",
+            "batch",
+            "driver",
+            "loop",
+            "loop/driver",
+            "promised",
+            "requests",
+            "requests/promised"
         );
     }
     let mut rows = Vec::new();
-    for operation in ["nop", "read", "cached"] {
+    for (operation, is_by_hand) in [("nop", true), ("read", true), ("cached", false)] {
+        let pairs: &[[&'static str; 2]] = match is_by_hand {
+            true => &[["driver", "loop"], ["promised", "requests"]],
+            false => &[["driver", "loop"]],
+        };
         for batch in BATCHES {
-            let mut per_op = [0.0; VARIANTS.len()];
-            for (cell, variant) in per_op.iter_mut().zip(VARIANTS) {
-                *cell = count(program, data, [variant, operation], batch)?;
+            let mut counts = Vec::new();
+            let mut ratios = Map::new();
+            let mut line = format!("{operation:<10} {batch:>5}");
+            for &[below, requests] in pairs {
+                let [least, most] = [below, requests]
+                    .map(|variant| count(program, data, [variant, operation], batch));
+                let (least, most) = (least?, most?);
+                let (ratio, name) = (most / least, format!("{requests}/{below}"));
+                line += &format!(" {least:>8.1} {most:>8.1} {ratio:>0$.2}", name.len());
+                counts.extend([(below, least), (requests, most)]);
+                ratios.insert(name, json!(ratio));
             }
-            let [driver, on_loop] = per_op;
-            let ratio = on_loop / driver;
             let params = json!({"operation": operation, "batch": batch, "form": "requests"});
-            let counts = VARIANTS.into_iter().zip(per_op);
             if json {
                 let line = json!({
                     "type": "result", "experiment": "instructions", "params": params,
-                    "instructions_per_op": Value::from_iter(counts.clone()),
-                    "ratios": {"loop/driver": ratio},
+                    "instructions_per_op": Value::from_iter(counts.iter().copied()),
+                    "ratios": ratios,
                 });
                 println!("{line}");
             } else {
-                println!("{operation:<10} {batch:>5} {driver:>8.1} {on_loop:>8.1} {ratio:>11.2}");
+                println!("{line}");
             }
-            rows.push(Row { params, counts: counts.collect() });
+            rows.push(Row { params, counts });
         }
     }
     Ok(rows)

@@ -9,15 +9,17 @@
 //!   completion, and keys with generations;
 //! - `promised`: a loop by hand on `sakia-ring` with a field and a test for each promise of the driver;
 //! - `driver`: the same contract on `sakia-driver`;
-//! - `loop`: the same as requests with tokens, on its `Loop`.
+//! - `loop`: the same as requests with tokens, on its `Loop`;
+//! - `requests`: a loop by hand with what the interface for C promises, on that of `promised`.
 //!
 //! All variants use the same ring flags, and the bytes to read are in the page cache.
 //!
-//! `cached` is for the last two: reads by their default rules, which are plain calls.
+//! `cached` is for `driver` and `loop`: reads by their default rules, which are plain calls.
 //!
 //! Usage: `instructions VARIANT nop|read|cached BATCH COUNT FILE`
 
 mod promised;
+mod requests;
 
 use std::error::Error;
 use std::fs::File;
@@ -58,6 +60,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "owned" => on_owned(what, batch, count, file)?,
         "promised" => promised::on_promised(what, batch, count, file)?,
         "driver" => on_driver(what, batch, count, file)?,
+        "requests" => requests::on_requests(what, batch, count, file)?,
         "loop" => on_loop(what, batch, count, file)?,
         other => return Err(format!("no variant {other}").into()),
     };

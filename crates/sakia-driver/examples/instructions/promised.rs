@@ -1,10 +1,12 @@
 //! The limit program of the driver: a loop written by hand that keeps, for no-ops and reads only, each
-//! promise that the driver makes for every operation, with a field and a test for each.
+//! promise that the driver makes for every operation, with a field and a test for each. `requests` puts a
+//! loop of requests on it.
 //!
 //! It has no other operations, no erased types and no other backends. It cannot hand an operation to a plain
 //! call, a thread or a backlog: a case that requires one ends the program.
 
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -33,44 +35,68 @@ const ORPHAN: u8 = 1;
 const CANCELED: u8 = 2;
 
 /// A descriptor that stays open until its last operation has ended.
-struct Descriptor {
+pub(super) struct Descriptor {
     file: File,
-    /// The loop to which it belongs.
-    engine: *const RefCell<Engine>,
+    /// The address of the loop to which it belongs.
+    engine: usize,
     /// True if a plain call is tried before the queue.
     is_tried_now: Cell<bool>,
     is_closing: Cell<bool>,
 }
 
+/// The memory of an operation.
+pub(super) trait Memory {
+    /// Operations are found by their ends, and not by handles.
+    const IS_OF_REQUEST: bool;
+
+    fn address(&mut self) -> *mut u8;
+}
+
+impl Memory for Vec<u8> {
+    const IS_OF_REQUEST: bool = false;
+
+    #[inline(always)]
+    fn address(&mut self) -> *mut u8 {
+        self.as_mut_ptr()
+    }
+}
+
 /// An operation owns its buffer and a reference to its descriptor.
-struct Operation {
+pub(super) struct Operation<M> {
     descriptor: Option<Rc<Descriptor>>,
-    buf: Vec<u8>,
+    buf: M,
     offset: u64,
     len: u32,
 }
 
-/// The memory of an operation. Its address stays the same while the kernel uses it.
-struct Slot {
-    operation: MaybeUninit<Operation>,
+/// The place of an operation. Its address stays the same while the kernel uses it.
+pub(super) struct Slot<M> {
+    operation: MaybeUninit<Operation<M>>,
     index: u32,
     generation: u32,
     state: State,
     flags: u8,
     /// Position of the entry in the queue, for taking it back.
     position: u32,
-    next_free: Option<NonNull<Slot>>,
+    next_free: Option<NonNull<Self>>,
     res: i32,
     cqe_flags: u32,
     waker: Option<Waker>,
     /// Disposes of an operation whose future is gone.
-    dispose: Option<fn(Operation, i32)>,
+    dispose: Option<fn(Operation<M>, i32)>,
 }
 
-struct Engine {
+#[derive(Default)]
+struct Counters {
+    started: u64,
+    finished: u64,
+    submitted: [u64; 2],
+}
+
+pub(super) struct Engine<M> {
     ring: Ring,
-    chunks: Vec<Box<[Slot]>>,
-    first_free: Option<NonNull<Slot>>,
+    chunks: Vec<Box<[Slot<M>]>>,
+    first_free: Option<NonNull<Slot<M>>>,
     live: u32,
     in_flight: u32,
     /// Number of entries that the completion queue has room for.
@@ -78,25 +104,25 @@ struct Engine {
     /// Number of operations that have no entry, are to be canceled, or have lost their future.
     listed: u32,
     until_flush: u32,
-    started: u64,
-    finished: u64,
-    submitted: [u64; 2],
+    counters: Counters,
     /// The registered number of each descriptor, or -1.
     registered: Vec<i32>,
     is_running: bool,
     wants_turn: bool,
     woken: Vec<Waker>,
+    /// Requests that have ended and were not taken.
+    ended: VecDeque<NonNull<Slot<M>>>,
     cqes: Box<[Cqe; 64]>,
 }
 
 /// An operation in flight: holds its slot until the result is taken.
 struct Handle<'engine> {
-    engine: &'engine RefCell<Engine>,
-    slot: Option<NonNull<Slot>>,
+    engine: &'engine RefCell<Engine<Vec<u8>>>,
+    slot: Option<NonNull<Slot<Vec<u8>>>>,
 }
 
-impl Engine {
-    fn new() -> Result<Self, Box<dyn Error>> {
+impl<M: Memory> Engine<M> {
+    pub(super) fn new() -> Result<Self, Box<dyn Error>> {
         let ring = Ring::builder().build()?;
         let mut engine = Self {
             ring,
@@ -107,13 +133,12 @@ impl Engine {
             credits: 4096,
             listed: 0,
             until_flush: 256,
-            started: 0,
-            finished: 0,
-            submitted: [0; 2],
+            counters: Counters::default(),
             registered: Vec::new(),
             is_running: true,
             wants_turn: false,
             woken: Vec::new(),
+            ended: VecDeque::new(),
             cqes: Box::new([Cqe::default(); 64]),
         };
         let unused = |index| Slot {
@@ -129,7 +154,7 @@ impl Engine {
             waker: None,
             dispose: None,
         };
-        let mut chunk: Box<[Slot]> = (0..CHUNK as u32).map(unused).collect();
+        let mut chunk: Box<[Slot<M>]> = (0..CHUNK as u32).map(unused).collect();
         for slot in &mut chunk {
             slot.next_free = engine.first_free;
             engine.first_free = Some(NonNull::from(slot));
@@ -139,13 +164,13 @@ impl Engine {
     }
 
     #[inline(always)]
-    fn start(&mut self, what: What, operation: Operation) -> NonNull<Slot> {
+    pub(super) fn start(&mut self, what: What, operation: Operation<M>) -> NonNull<Slot<M>> {
         let mut place = self.first_free.expect("a batch has a chunk's slots at most");
         // SAFETY: a free slot of a chunk, which lives as long as `self` and has no other user.
         let slot = unsafe { place.as_mut() };
         self.first_free = slot.next_free;
         self.live += 1;
-        self.started += 1;
+        self.counters.started += 1;
         slot.dispose = Some(|operation, _| drop(operation));
         let operation = slot.operation.write(operation);
         assert!(self.is_running && self.listed == 0 && self.credits > 0, "not in this program");
@@ -153,7 +178,7 @@ impl Engine {
         if let Some(descriptor) = &operation.descriptor {
             assert!(!descriptor.is_tried_now.get(), "not in this program");
             let raw = descriptor.file.as_raw_fd();
-            sqe = Sqe::read(raw, operation.buf.as_mut_ptr(), operation.len, operation.offset);
+            sqe = Sqe::read(raw, operation.buf.address(), operation.len, operation.offset);
             if let Some(&place) = self.registered.get(raw as usize)
                 && place >= 0
             {
@@ -161,14 +186,14 @@ impl Engine {
                 sqe.fd = place;
             }
         }
-        let key = u64::from(slot.generation) << 32 | u64::from(slot.index) << 8;
+        let key = slot.key();
         // SAFETY: the slot keeps the buffer and the descriptor until the last completion.
         let position = unsafe { self.ring.push(sqe.user_data(key)) }.expect("the queue has room");
         slot.state = State::Kernel;
         slot.position = position.to_raw();
         self.credits -= 1;
         self.in_flight += 1;
-        self.submitted[what as usize] += 1;
+        self.counters.submitted[what as usize] += 1;
         self.wants_turn = true;
         self.until_flush -= 1;
         if self.until_flush == 0 {
@@ -184,7 +209,7 @@ impl Engine {
     }
 
     #[inline(never)]
-    fn turn(&mut self) -> Result<(), Box<dyn Error>> {
+    pub(super) fn turn(&mut self) -> Result<(), Box<dyn Error>> {
         let wait = if self.listed > 0 { Some(Duration::ZERO) } else { None };
         self.ring.enter(1, wait)?;
         self.until_flush = 256;
@@ -217,13 +242,16 @@ impl Engine {
         assert!(!cqe.flags.has_more(), "no operation of this program goes on");
         self.in_flight -= 1;
         self.credits += 1;
-        self.finished += 1;
+        self.counters.finished += 1;
         slot.res = cqe.res;
         slot.cqe_flags = cqe.flags.0;
         if slot.flags != 0 {
             assert!(slot.flags & (CANCELED | ORPHAN) == 0, "not in this program");
         }
         slot.state = State::Done;
+        if M::IS_OF_REQUEST {
+            return self.ended.push_back(NonNull::from(slot));
+        }
         if let Some(waker) = slot.waker.take() {
             self.woken.push(waker);
         }
@@ -231,7 +259,7 @@ impl Engine {
 
     /// Returns the operation and its result if it is done, and frees its slot.
     #[inline(always)]
-    fn take(&mut self, mut place: NonNull<Slot>) -> Option<(Operation, i32)> {
+    fn take(&mut self, mut place: NonNull<Slot<M>>) -> Option<(Operation<M>, i32)> {
         // SAFETY: the handle's own slot, of a chunk that lives as long as `self`.
         let slot = unsafe { place.as_mut() };
         if slot.state != State::Done {
@@ -247,6 +275,48 @@ impl Engine {
         self.live -= 1;
         assert!(self.live > 0 || self.is_running, "not in this program");
         Some((operation, slot.res))
+    }
+
+    /// Returns the request that has ended first, and its result.
+    #[inline(always)]
+    pub(super) fn take_ended(&mut self) -> Option<(Operation<M>, i32)> {
+        let place = self.ended.pop_front()?;
+        self.take(place)
+    }
+}
+
+impl<M> Slot<M> {
+    /// The name of the operation for the kernel.
+    #[inline(always)]
+    pub(super) fn key(&self) -> u64 {
+        u64::from(self.generation) << 32 | u64::from(self.index) << 8
+    }
+}
+
+impl Descriptor {
+    pub(super) fn new(file: File, engine: usize) -> Self {
+        Self { file, engine, is_tried_now: Cell::new(false), is_closing: Cell::new(false) }
+    }
+
+    /// Tests that it can be used with a loop at this address.
+    #[inline(always)]
+    pub(super) fn check(&self, engine: usize) {
+        assert!(self.engine == engine, "a descriptor of another loop");
+        assert!(!self.is_closing.get(), "not in this program");
+    }
+}
+
+impl<M> Operation<M> {
+    #[inline(always)]
+    pub(super) fn new(descriptor: Option<Rc<Descriptor>>, buf: M, offset: u64, len: u32) -> Self {
+        Self { descriptor, buf, offset, len }
+    }
+
+    /// Tests the number of bytes that the kernel reports, and gives up the descriptor.
+    #[inline(always)]
+    pub(super) fn into_memory(self, len: usize) -> M {
+        assert!(len <= self.len as usize, "the kernel reports more than was asked");
+        self.buf
     }
 }
 
@@ -280,12 +350,11 @@ impl Drop for Handle<'_> {
 
 #[inline(always)]
 fn read<'engine>(
-    engine: &'engine RefCell<Engine>,
+    engine: &'engine RefCell<Engine<Vec<u8>>>,
     descriptor: &Rc<Descriptor>,
     buf: Vec<u8>,
 ) -> Handle<'engine> {
-    assert!(std::ptr::eq(descriptor.engine, engine), "a descriptor of another loop");
-    assert!(!descriptor.is_closing.get(), "not in this program");
+    descriptor.check(std::ptr::from_ref(engine).addr());
     let len = if buf.is_empty() { buf.capacity() } else { buf.len() };
     let operation = Operation {
         descriptor: Some(Rc::clone(descriptor)),
@@ -297,7 +366,7 @@ fn read<'engine>(
 }
 
 #[inline(always)]
-fn nop<'engine>(engine: &'engine RefCell<Engine>, buf: Vec<u8>) -> Handle<'engine> {
+fn nop<'engine>(engine: &'engine RefCell<Engine<Vec<u8>>>, buf: Vec<u8>) -> Handle<'engine> {
     let operation = Operation { descriptor: None, buf, offset: 0, len: 0 };
     Handle { engine, slot: Some(engine.borrow_mut().start(What::Nop, operation)) }
 }
@@ -310,12 +379,7 @@ pub(super) fn on_promised(
     file: File,
 ) -> Result<usize, Box<dyn Error>> {
     let engine = &RefCell::new(Engine::new()?);
-    let descriptor = Rc::new(Descriptor {
-        file,
-        engine,
-        is_tried_now: Cell::new(false),
-        is_closing: Cell::new(false),
-    });
+    let descriptor = Rc::new(Descriptor::new(file, std::ptr::from_ref(engine).addr()));
     let mut free = vec![vec![0; BLOCK_BYTES]; batch];
     let mut handles = Vec::with_capacity(batch);
     let mut done = 0;

@@ -46,7 +46,9 @@ impl Outbox {
     #[inline(always)]
     fn answer(&mut self, slot: SlotRef) {
         self.answered.push_back(slot);
-        self.wakes.extend(self.asker.take());
+        if let Some(asker) = self.asker.take() {
+            self.wakes.push_back(asker);
+        }
     }
 
     /// Queues the notification of the waiting task or loop.
@@ -225,28 +227,26 @@ impl Core {
         self.counters.finished += 1;
         let header = self.slab.header(slot);
         header.set_completion(completion);
-        if header.has(flag::ORPHAN | flag::SHOWN | flag::REQUEST) && self.finish_specially(slot) {
+        if header.has(flag::ORPHAN | flag::SHOWN) && self.finish_specially(slot) {
             return;
         }
         let header = self.slab.header(slot);
         header.state = SlotState::Done;
+        if header.has(flag::REQUEST) {
+            return self.outbox.answer(slot);
+        }
         if !matches!(header.notify, Notify::Token(Notify::NONE)) {
             self.outbox.tell(mem::replace(&mut header.notify, Notify::none()));
         }
     }
 
-    /// Ends an operation that is an orphan, watched, or a request. Returns whether all is done for it.
+    /// Ends an operation that is an orphan or watched. Returns whether all is done for it.
     #[inline(never)]
     fn finish_specially(&mut self, slot: SlotRef) -> bool {
         if self.slab.header(slot).has(flag::SHOWN) {
             self.watch_end(slot);
         }
         let header = self.slab.header(slot);
-        if header.has(flag::REQUEST) {
-            header.state = SlotState::Done;
-            self.outbox.answer(slot);
-            return true;
-        }
         let is_orphan = header.has(flag::ORPHAN);
         if is_orphan {
             header.state = SlotState::Disposing;
