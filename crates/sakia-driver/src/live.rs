@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn observers_see_what_the_driver_has() {
         let mut seen_orphans = 0;
-        for seed in 0..50 {
+        for seed in 0..if cfg!(miri) { 2 } else { 50 } {
             let mut random = Random::new(seed);
             let sim = Sim::new(seed);
             let kernel = sim.handle();
@@ -185,6 +185,6 @@ mod tests {
                 }
             }
         }
-        assert!(seen_orphans > 100, "{seen_orphans}");
+        assert!(cfg!(miri) || seen_orphans > 100, "{seen_orphans}");
     }
 }

@@ -59,6 +59,22 @@ pub fn start_thread(
     Ok(JoinHandle { forks, thread: ManuallyDrop::new(thread) })
 }
 
+/// Returns the name with which the calling thread was started, here or by [`std::thread`].
+///
+/// # Examples
+/// ```
+/// let thread = sakia_thread::start_thread(
+///     "worker",
+///     None,
+///     Box::new(|| assert_eq!(sakia_thread::current_name().as_deref(), Some("worker"))),
+/// )?;
+/// thread.join();
+/// # std::io::Result::Ok(())
+/// ```
+pub fn current_name() -> Option<String> {
+    raw::name().or_else(|| thread::current().name().map(str::to_owned))
+}
+
 /// A thread, which goes on if this is dropped.
 ///
 /// In a forked child, which does not have its parent's threads, a parent's handle is inert.

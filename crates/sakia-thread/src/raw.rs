@@ -1,5 +1,6 @@
 //! Threads of the C library, without the lock of the standard library's.
 
+use std::cell::OnceCell;
 use std::ffi::{CString, c_void};
 use std::io;
 use std::mem::{self, MaybeUninit};
@@ -19,8 +20,18 @@ const NAME_BYTES: usize = 15;
 #[derive(Debug)]
 pub(crate) struct Thread(libc::pthread_t);
 
+thread_local! {
+    /// The name of a thread that was started here; of others empty.
+    static NAME: OnceCell<String> = const { OnceCell::new() };
+}
+
+/// Returns the name of the calling thread, if it was started here.
+pub(crate) fn name() -> Option<String> {
+    NAME.try_with(|name| name.get().cloned()).ok().flatten()
+}
+
 struct Start {
-    name: CString,
+    name: String,
     main: Box<dyn FnOnce() + Send>,
 }
 
@@ -30,11 +41,10 @@ pub(crate) fn start(
     stack_bytes: Option<NonZeroUsize>,
     main: Box<dyn FnOnce() + Send>,
 ) -> io::Result<Thread> {
-    let name = &name[..name.floor_char_boundary(NAME_BYTES)];
-    let name = CString::new(name).expect("a thread's name has no null byte");
+    assert!(!name.contains('\0'), "a thread's name has no null byte");
     let stack_bytes =
         stack_bytes.map_or(STACK_BYTES, NonZeroUsize::get).max(libc::PTHREAD_STACK_MIN);
-    let start = Box::into_raw(Box::new(Start { name, main }));
+    let start = Box::into_raw(Box::new(Start { name: name.to_owned(), main }));
     let mut attributes = MaybeUninit::uninit();
     let mut id = MaybeUninit::uninit();
     // SAFETY: the attributes are initialized before they are used, and destroyed once. `begin` takes the box,
@@ -65,9 +75,12 @@ pub(crate) fn start(
 extern "C" fn begin(start: *mut c_void) -> *mut c_void {
     // SAFETY: `start` has made it of a box, for this call alone.
     let Start { name, main } = *unsafe { Box::from_raw(start.cast::<Start>()) };
-    // SAFETY: a string with its end, and this thread. It fails only for longer names.
-    unsafe { libc::pthread_setname_np(libc::pthread_self(), name.as_ptr()) };
-    drop(name);
+    let short = &name[..name.floor_char_boundary(NAME_BYTES)];
+    if let Ok(short) = CString::new(short) {
+        // SAFETY: a string with its end, and this thread. It fails only for longer names.
+        unsafe { libc::pthread_setname_np(libc::pthread_self(), short.as_ptr()) };
+    }
+    NAME.with(|own| own.set(name)).ok();
     // A panic was printed where it began.
     drop(catch_unwind(AssertUnwindSafe(main)));
     ptr::null_mut()

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, mpsc};
 
 use sakia_testkit::forked;
-use sakia_thread::{JoinHandle, start_thread};
+use sakia_thread::{JoinHandle, current_name, start_thread};
 
 /// Forks so often, while two threads of the parent start others.
 const FORKS: usize = 2_000;
@@ -44,10 +44,11 @@ fn no_thread_of_a_child_waits_for_those_of_its_parent() {
 fn do_everything() {
     // A join sees all that the thread did, and the kernel knows its name.
     let (sender, names) = mpsc::channel();
-    let thread = start(move || sender.send(name()).unwrap());
+    let thread = start(move || sender.send((name(), current_name())).unwrap());
     assert!(!thread.is_current());
     thread.join();
-    assert_eq!(names.try_recv().unwrap(), "sakia-thread-of");
+    let (kernels, own) = names.try_recv().unwrap();
+    assert_eq!((&*kernels, own.as_deref()), ("sakia-thread-of", Some("sakia-thread-of-test")));
 
     // Thread-locals are dropped by then.
     struct Counted(Arc<AtomicU32>);

@@ -322,9 +322,8 @@ fn register() -> Option<(u64, Arc<Buffer>)> {
     if !is_on() {
         return None;
     }
-    let thread = thread::current();
     let tid = gettid().as_raw_nonzero().get() as u32;
-    let name = thread.name().map_or_else(|| format!("thread {tid}"), String::from);
+    let name = sakia_thread::current_name().unwrap_or_else(|| format!("thread {tid}"));
     let info = ThreadInfo { pid: std::process::id(), tid, name };
     let buffer = Arc::new(Buffer::new(info, state.events));
     state.new.push(Arc::clone(&buffer));
