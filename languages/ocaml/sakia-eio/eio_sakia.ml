@@ -14,8 +14,8 @@ let env =
     method net = Net.v
     method process_mgr = Process.manager
     method domain_mgr = Domains.manager
-    method cwd = (Fs.cwd :> Eio.Fs.dir_ty Eio.Path.t)
-    method fs = (Fs.fs :> Eio.Fs.dir_ty Eio.Path.t)
+    method cwd = Fs.cwd
+    method fs = Fs.fs
     method secure_random = Flow.secure_random
     method backend_id = "sakia"
   end
@@ -27,7 +27,7 @@ let run_limited ~under_way_max main =
   Domains.run_loop main env
 
 let run main = run_limited ~under_way_max:(1 lsl 20) main
-let why_no_ring () = (Sched.get ()).why_no_ring
+let why_no_ring () = Sched.why_no_ring (Sched.get ())
 let copy_tree = Trees.copy
 let remove_tree = Trees.remove
-let under_way () = (Sched.get ()).table.used
+let under_way () = Sched.under_way (Sched.get ())

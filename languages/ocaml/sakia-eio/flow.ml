@@ -11,7 +11,8 @@ type t = {
   mutable is_hot : bool; (* the last receive filled its memory, so that more has likely arrived *)
 }
 
-let make ?(is_named = false) ?(kind = Unknown) fd = { fd; is_named; kind; handle = None; is_hot = false }
+let make ?(is_named = false) ?(is_regular = false) fd =
+  { fd; is_named; kind = (if is_regular then Regular else Unknown); handle = None; is_hot = false }
 
 (* The kind and the size, by a system call. *)
 let look t number =
@@ -154,7 +155,7 @@ let copy_within_kernel src dst ~size =
 (* Copies by way of memory, until the source ends; a larger regular file within the kernel, by one request. *)
 let copy_flow src dst =
   let s = Sched.get () in
-  Pools.use s.pools.blocks @@ fun memory ->
+  Pools.use (Sched.pools s).blocks @@ fun memory ->
   let buf = Cstruct.of_bigarray memory in
   let rec plain () =
     match read src buf with
@@ -208,7 +209,7 @@ module Impl = struct
         done
       | _ :: rest -> by_methods rest
       | [] ->
-        Pools.use s.pools.blocks @@ fun memory ->
+        Pools.use (Sched.pools s).blocks @@ fun memory ->
         let buf = Cstruct.of_bigarray memory in
         while true do
           write_all t (Cstruct.sub buf 0 (Src.single_read src buf))
@@ -261,8 +262,8 @@ let handler =
   Eio.Resource.handler
     (Eio.Resource.H (Impl.Flow, Fun.id) :: Eio.Resource.bindings (Eio_unix.Pi.flow_handler (module Impl)))
 
-let of_fd ?is_named ?kind fd =
-  let r = Eio.Resource.T (make ?is_named ?kind fd, handler) in
+let of_fd ?is_named ?is_regular fd =
+  let r = Eio.Resource.T (make ?is_named ?is_regular fd, handler) in
   (r : [ `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r
     :> [< `Unix_fd | Eio_unix.Net.stream_socket_ty | Eio.File.rw_ty ] r)
 

@@ -71,7 +71,7 @@ let failing call path value = if value < 0 then Err.fail value call path
 
 let mkdir place path ~perm =
   with_parent "mkdir" place path @@ fun fd leaf ->
-  Io.on_name Raw.op_mkdir "mkdir" fd leaf ~arg0:perm () |> failing "mkdir" path
+  Io.on_name Raw.op_mkdir "mkdir" fd leaf ~mode:perm () |> failing "mkdir" path
 
 let remove place path ~flags =
   with_parent "unlink" place path @@ fun fd leaf ->
@@ -94,8 +94,8 @@ let rec filled op call fd leaf path size =
   in
   let text memory count = Cstruct.to_string (Cstruct.of_bigarray memory) ~len:count in
   let result =
-    if size = t.pools.names.size then
-      Pools.use t.pools.names (fun memory ->
+    if size = Pools.names_size then
+      Pools.use (Sched.pools t).names (fun memory ->
           let count = read memory in
           if count >= 0 && count < size then Ok (text memory count) else Error count)
     else
@@ -109,7 +109,8 @@ let rec filled op call fd leaf path size =
   | Error _ -> filled op call fd leaf path (4 * size)
 
 let read_link place path =
-  with_parent "readlink" place path @@ fun fd leaf -> filled Raw.op_readlink "readlink" fd leaf path 4096
+  with_parent "readlink" place path @@ fun fd leaf ->
+  filled Raw.op_readlink "readlink" fd leaf path Pools.names_size
 
 (* A name that is no link is looked at as it is; a link below a directory is opened first, to stay below it.
    *)
@@ -157,7 +158,7 @@ let chown place path ~follow ~uid ~gid =
 (* Some entries of an open directory; none at its end. *)
 let some_entries fd =
   let t = Sched.get () in
-  Pools.use t.pools.entries @@ fun memory ->
+  Pools.use (Sched.pools t).entries @@ fun memory ->
   Fd.use_exn "read_dir" fd @@ fun fd ->
   let fd = Raw.number fd in
   let rec read () =
@@ -230,8 +231,8 @@ end = struct
     let flags = flags lor Raw.o_rdwr lor link_flag follow lor if append then Raw.o_append else 0 in
     let fd = openat ~sw t.place path ~flags ~mode in
     (* A file that was made just now is a regular one. *)
-    let kind = if flags land Raw.o_excl <> 0 then Some Flow.Regular else None in
-    (Flow.of_fd ~is_named:true ?kind fd :> Eio.File.rw_ty r)
+    let is_regular = flags land Raw.o_excl <> 0 in
+    (Flow.of_fd ~is_named:true ~is_regular fd :> Eio.File.rw_ty r)
 
   let mkdir t ~perm path = mkdir t.place path ~perm
   let unlink t path = remove t.place path ~flags:0
@@ -279,6 +280,8 @@ end = struct
       [ H (Eio.Fs.Pi.Dir, (module Dir)); H (Eio.Resource.Close, Dir.close); H (Place, Dir.place) ]
 end
 
-let dir ~label place = Eio.Path.of_dir (Eio.Resource.T (Dir.make ~label ~path:"" place, Handler.v))
+let dir ~label place =
+  (Eio.Path.of_dir (Eio.Resource.T (Dir.make ~label ~path:"" place, Handler.v)) :> Eio.Fs.dir_ty Eio.Path.t)
+
 let fs = dir ~label:"fs" Fs
 let cwd = dir ~label:"cwd" Cwd

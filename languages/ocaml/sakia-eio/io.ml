@@ -1,7 +1,5 @@
 (* Operations on numbers: each is one request, and answers with its value or raises eio's exception. *)
 
-module Fd = Eio_unix.Fd
-
 (* A descriptor of another program may be non-blocking, and then the kernel may answer that it would wait. *)
 let rec retry op fd events f =
   match f () with
@@ -122,7 +120,7 @@ let facts buf : Eio.File.Stat.t =
 (* Of [path] below the directory, or with an empty path of the file itself. *)
 let stat_with fd path ~flags f =
   let t = Sched.get () in
-  Pools.use t.pools.stats @@ fun memory ->
+  Pools.use (Sched.pools t).stats @@ fun memory ->
   let value =
     Sched.request t "statx" ~kept:memory (fun loop token ->
         Raw.fill loop Raw.op_stat fd path flags memory token)
@@ -136,10 +134,9 @@ let fstat fd =
 
 (* Operations on names. A negative number is the working directory. *)
 
-let on_name op call fd path ?(flags = 0) ?(arg0 = 0) ?(arg1 = 0) ?(offset2 = 0) () =
+let on_name op call fd path ?(flags = 0) ?(mode = 0) ?(resolve = 0) () =
   let t = Sched.get () in
-  Sched.request t call ~kept:() (fun loop token ->
-      Raw.name loop op fd path flags arg0 arg1 offset2 token)
+  Sched.request t call ~kept:() (fun loop token -> Raw.name loop op fd path flags mode resolve token)
 
 let on_names op call fd path fd2 path2 =
   let t = Sched.get () in
@@ -152,7 +149,7 @@ let no_nul call path =
 let openat2 fd path ~flags ~mode ~resolve =
   no_nul "openat2" path;
   let rec again () =
-    match on_name Raw.op_open "openat2" fd path ~flags ~arg0:mode ~offset2:resolve () with
+    match on_name Raw.op_open "openat2" fd path ~flags ~mode ~resolve () with
     | value when value = Raw.eagain && resolve <> 0 -> again () (* a directory was moved meanwhile *)
     | value -> value
   in

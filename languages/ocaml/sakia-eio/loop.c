@@ -238,10 +238,6 @@ CAMLprim value eio_sakia_cancel_byte(value loop, value token) {
     return eio_sakia_cancel(loop, Long_val(token));
 }
 
-CAMLprim value eio_sakia_under_way(value loop) {
-    return Val_long(sakia_loop_under_way(Loop(loop)->loop));
-}
-
 /* Ends and frees the loop, and returns the tokens of requests that did not end: the kernel may use their
  * memory for ever. */
 CAMLprim value eio_sakia_stop(value loop, value v_limit) {
@@ -436,7 +432,7 @@ CAMLprim value eio_sakia_file_byte(value *v, int count) {
 }
 
 /* An operation on a name; the path is copied by the submission. */
-intnat eio_sakia_name(value loop, intnat op, intnat fd, value path, intnat flags, intnat arg0, intnat arg1,
+intnat eio_sakia_name(value loop, intnat op, intnat fd, value path, intnat flags, intnat mode,
                       intnat offset2, intnat token) {
     sakia_request request = {0};
 
@@ -444,8 +440,7 @@ intnat eio_sakia_name(value loop, intnat op, intnat fd, value path, intnat flags
     on(&request, fd);
     request.path = String_val(path);
     request.flags = (uint32_t) flags;
-    request.arg[0] = (uint32_t) arg0;
-    request.arg[1] = (uint32_t) arg1;
+    request.arg[0] = (uint32_t) mode;
     request.offset2 = (uint64_t) offset2;
     return submit(Loop(loop), &request, token);
 }
@@ -453,7 +448,7 @@ intnat eio_sakia_name(value loop, intnat op, intnat fd, value path, intnat flags
 CAMLprim value eio_sakia_name_byte(value *v, int count) {
     (void) count;
     return Val_long(eio_sakia_name(v[0], Long_val(v[1]), Long_val(v[2]), v[3], Long_val(v[4]), Long_val(v[5]),
-                                   Long_val(v[6]), Long_val(v[7]), Long_val(v[8])));
+                                   Long_val(v[6]), Long_val(v[7])));
 }
 
 /* An operation on two names. */

@@ -48,9 +48,11 @@ end
 
 let listening_handler = Eio_unix.Pi.listening_socket_handler (module Listening_socket)
 
-let listening_socket ?(hook = Switch.null_hook) fd =
+let with_hook hook fd =
   Fd.use_exn "listen" fd Unix.set_nonblock;
   Eio.Resource.T ({ Listening_socket.fd; hook }, listening_handler)
+
+let listening_socket fd = with_hook Switch.null_hook fd
 
 module Datagram_socket = struct
   type t = Fd.t
@@ -134,7 +136,7 @@ module Impl = struct
             Switch.on_release_cancellable sw (fun () -> Unix.unlink path)
           | _ -> Switch.null_hook
         in
-        (listening_socket ~hook fd :> _ Eio.Net.listening_socket_ty r))
+        (with_hook hook fd :> _ Eio.Net.listening_socket_ty r))
       ()
 
   let rec set_options fd : Eio.Net.Sockopt.settings -> unit = function

@@ -1,21 +1,13 @@
-(* Memory for requests of one domain. A fiber gives it back after its request's result, so no request uses it.
-   *)
-
 type pool = { size : int; mutable free : Cstruct.buffer list; mutable count : int }
 
-type t = {
-  stats : pool; (* of `struct statx` *)
-  names : pool; (* of targets of links *)
-  blocks : pool; (* of copies *)
-  entries : pool; (* of directories *)
-}
+type t = { stats : pool; names : pool; blocks : pool; entries : pool }
 
 let kept_max = 64
 let pool size = { size; free = []; count = 0 }
-let block = 32 lsl 10
+let names_size = 4096
 
 let create () =
-  { stats = pool 256; names = pool 4096; blocks = pool block; entries = pool (64 lsl 10) }
+  { stats = pool 256; names = pool names_size; blocks = pool (32 lsl 10); entries = pool (64 lsl 10) }
 
 let take pool =
   match pool.free with

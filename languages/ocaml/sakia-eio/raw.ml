@@ -13,7 +13,6 @@ external why_no_ring : loop -> string = "eio_sakia_why_no_ring"
 external take : loop -> bytes -> int = "eio_sakia_take" [@@noalloc]
 external wait : loop -> bytes -> int -> bool -> int = "eio_sakia_wait"
 external cancel : loop -> (int[@untagged]) -> unit = "eio_sakia_cancel_byte" "eio_sakia_cancel" [@@noalloc]
-external under_way : loop -> int = "eio_sakia_under_way" [@@noalloc]
 external stop : loop -> int -> int array = "eio_sakia_stop"
 
 (* The answers of a submission that are no results. *)
@@ -41,8 +40,6 @@ let op_rename = 15
 let op_symlink = 17
 let op_readlink = 18
 let op_read_directory = 19
-let op_chmod = 20
-let op_chown = 21
 let op_poll = 24
 let op_send = 31
 let op_receive = 32
@@ -80,7 +77,6 @@ external name :
   (int[@untagged]) ->
   (int[@untagged]) ->
   string ->
-  (int[@untagged]) ->
   (int[@untagged]) ->
   (int[@untagged]) ->
   (int[@untagged]) ->
@@ -168,7 +164,6 @@ let o_creat = 0o100
 let o_excl = 0o200
 let o_trunc = 0o1000
 let o_append = 0o2000
-let o_nonblock = 0o4000
 let o_directory = 0o200000
 let o_nofollow = 0o400000
 let o_path = 0o10000000
@@ -181,5 +176,5 @@ let pollerr = 8
 
 (* On Unix a descriptor is its number. *)
 
-let number : Unix.file_descr -> int = Obj.magic
-let descriptor : int -> Unix.file_descr = Obj.magic
+external number : Unix.file_descr -> int = "%identity"
+external descriptor : int -> Unix.file_descr = "%identity"

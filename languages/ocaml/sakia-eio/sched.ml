@@ -57,6 +57,10 @@ type t = {
 
 type _ Effect.t += Enter : (t -> 'a Suspended.t -> exit) -> 'a Effect.t | Get : t Effect.t
 
+let pools t = t.pools
+let why_no_ring t = t.why_no_ring
+let under_way t = Table.used t.table
+
 (* Plain calls of a fiber in a row, and their time. *)
 let calls_max = 8
 let turn_ns = 50_000
@@ -117,7 +121,7 @@ let deliver_all t count =
     Queue.pop t.for_room ()
   done
 
-let is_idle t = (not t.main_runs) && t.table.used = 0 && Queue.is_empty t.for_room
+let is_idle t = (not t.main_runs) && Table.used t.table = 0 && Queue.is_empty t.for_room
 
 (* Runs the next fiber; returns when there is nothing left to run or to wait for. *)
 let rec next t : exit =
@@ -162,10 +166,10 @@ and turn t =
    guarded against signals just ahead of it; a first short one is not, which is cheaper where something comes
    soon. *)
 and look t timeout =
-  match if t.table.used = 0 then 0 else Raw.take t.loop t.results with
+  match if Table.used t.table = 0 then 0 else Raw.take t.loop t.results with
   | 0 when not (Lf_queue.is_empty t.queue) ->
     t.is_quiet <- false;
-    if t.table.used = 0 then 0 else Raw.wait t.loop t.results 0 false
+    if Table.used t.table = 0 then 0 else Raw.wait t.loop t.results 0 false
   | 0 ->
     Atomic.set t.needs_wake true;
     let timeout = if Lf_queue.is_empty t.queue then timeout else 0 in
@@ -185,7 +189,6 @@ let enter op f =
   Trace.suspend_fiber op;
   Effect.perform (Enter f)
 
-(* Puts the fiber at the end of the queue. No point of cancellation. *)
 let pass () =
   Effect.perform
     (Enter
@@ -198,8 +201,7 @@ let check t =
   | Some ex -> raise ex
   | None -> ()
 
-(* Before a call that may be done at once: others run if this fiber made many in a row. The clock is read from
-   the second one on. *)
+(* The clock is read from the second call on. *)
 let before_call t =
   let budget = t.budget in
   let calls = budget.calls + 1 in
@@ -224,7 +226,6 @@ let await_room op =
       Queue.push (fun () -> Lf_queue.push t.queue (Resume (k, ()))) t.for_room;
       next t)
 
-(* Submits a request, and returns its value or its negative error number. [kept] is what it uses. *)
 let rec request t op ~kept submit =
   before_call t;
   let token = Table.reserve t.table in
@@ -267,12 +268,11 @@ let stop t =
   Raw.leave_waker t.waker;
   Array.iter
     (fun token ->
-      match t.table.jobs.(token) with
+      match Table.job t.table token with
       | Nobody | Watching _ -> ()
       | Waiting { kept; _ } -> leak kept)
     tokens
 
-(* The most requests of a domain that may be under way; others wait until some have ended. *)
 let under_way_max = Atomic.make (1 lsl 20)
 
 let with_scheduler f =

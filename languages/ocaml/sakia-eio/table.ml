@@ -1,9 +1,7 @@
-(* Suspended fibers by the tokens of their requests. Tokens are small and used again. *)
-
 type job =
   | Nobody
-  | Waiting of { fiber : int Eio_utils.Suspended.t; kept : Obj.t } (* kept: what the request uses *)
-  | Watching of { fiber : unit Eio_utils.Suspended.t; call : string } (* for readiness *)
+  | Waiting of { fiber : int Eio_utils.Suspended.t; kept : Obj.t }
+  | Watching of { fiber : unit Eio_utils.Suspended.t; call : string }
 
 type t = {
   mutable jobs : job array;
@@ -37,10 +35,12 @@ let release t token =
   t.free <- token;
   t.used <- t.used - 1
 
+let used t = t.used
+let job t token = t.jobs.(token)
 let set t token job = t.jobs.(token) <- job
 
 let take t token =
-  let job = t.jobs.(token) in
+  let job = job t token in
   t.jobs.(token) <- Nobody;
   release t token;
   job
