@@ -11,8 +11,6 @@ type tree
 let small = 32 * 1024
 
 external error_of_code : int -> Unix.error = "sakia_ml_error_of_code"
-external last_error : unit -> string = "sakia_ml_last_error"
-external version : unit -> int = "sakia_ml_version"
 external constants : unit -> int array = "sakia_ml_constants"
 external file_none : unit -> file = "sakia_ml_file_none"
 external file_adopt : file -> int -> int = "sakia_ml_file_adopt"

@@ -60,10 +60,6 @@ _Static_assert(offsetof(sakia_result, lent) == 40, "lent");
 
 value sakia_ml_error_of_code(value code) { return error_of_code(Int_val(code)); }
 
-value sakia_ml_last_error(value unit) { return caml_copy_string(sakia_last_error()); }
-
-value sakia_ml_version(value unit) { return Val_int(sakia_version()); }
-
 /* ---- files ---- */
 
 #define File_val(v) (*(sakia_file **)Data_custom_val(v))
