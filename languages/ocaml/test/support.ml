@@ -5,6 +5,15 @@ let compact = Array.mem "--compact" Sys.argv
 let fail format = Printf.ksprintf failwith format
 let check name condition = if not condition then fail "not so: %s" name
 
+(* Says that a test proves nothing on this machine. With SAKIA_DENY_SKIPS=1 that is a failure, unless the test
+   is in SAKIA_OCAML_SKIPS, names with commas between them. *)
+let skip name why =
+  let variable name = Option.value ~default:"" (Sys.getenv_opt name) in
+  let allowed = List.mem name (String.split_on_char ',' (variable "SAKIA_OCAML_SKIPS")) in
+  if variable "SAKIA_DENY_SKIPS" = "1" && not allowed then
+    fail "a skip that is not in SAKIA_OCAML_SKIPS: %s" why;
+  Printf.printf "SKIP: %s... " why
+
 let equal show name expected found =
   if expected <> found then fail "%s: expected %s, found %s" name (show expected) (show found)
 
