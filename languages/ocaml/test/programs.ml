@@ -358,11 +358,12 @@ let rec contents path =
   let stat = Unix.LargeFile.lstat path in
   match stat.st_kind with
   | S_DIR ->
+    (* The owner of the test may be an ordinary user. *)
+    Unix.chmod path 0o700;
     let names = List.sort compare (Array.to_list (Sys.readdir path)) in
     facts stat :: List.concat_map (fun name -> name :: contents (Filename.concat path name)) names
   | S_LNK -> [ "-> " ^ Unix.readlink path ]
   | _ ->
-    (* The owner of the test may be an ordinary user. *)
     Unix.chmod path 0o600;
     let channel = open_in_bin path in
     let text = really_input_string channel (in_channel_length channel) in

@@ -38,6 +38,8 @@ let descriptors () =
 let rec remove path =
   match Unix.lstat path with
   | { Unix.st_kind = S_DIR; _ } ->
+    (* The owner of the test may be an ordinary user. *)
+    Unix.chmod path 0o700;
     Array.iter (fun name -> remove (Filename.concat path name)) (Sys.readdir path);
     Unix.rmdir path
   | _ -> Unix.unlink path
