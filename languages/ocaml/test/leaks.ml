@@ -4,36 +4,14 @@
 open Sakia
 open Support
 
-let size = 8192
-
-(* Own memory, of which nothing but a request and a weak pointer know. *)
-type memory = { freed : bool ref; weak : Buf.memory Weak.t }
-
-let own_memory () =
-  let memory = Bigarray.Array1.create Bigarray.char Bigarray.c_layout size in
-  Bigarray.Array1.fill memory '-';
-  let freed = ref false and weak = Weak.create 1 in
-  Gc.finalise (fun _ -> freed := true) memory;
-  Weak.set weak 0 (Some memory);
-  (memory, { freed; weak })
+let stays what memory = check (what ^ ": the memory of what leaked stays") (not (Memory.is_freed memory))
+let freed what memory = check (what ^ ": the memory of what has ended is freed") (Memory.is_freed memory)
+let collect = Memory.collect
 
 (* [submit] is given a buffer. *)
-let lent submit =
-  let memory, it = own_memory () in
-  submit (Buf.of_bigarray memory);
-  it
+let lent submit = Memory.give (fun memory -> submit (Buf.of_bigarray memory))
 
-let lent submit = (Sys.opaque_identity lent) submit
-
-let collect () =
-  (* The first finds what is unreachable and calls finalizers, and the others free what those had. *)
-  for _ = 1 to 3 do
-    Gc.compact ()
-  done
-
-let stays what it = check (what ^ ": the memory of what leaked stays") (not !(it.freed))
-let is_freed what it = check (what ^ ": the memory of what has ended is freed") !(it.freed)
-let read file buf = Request.read file buf ~pos:0 ~len:size ~offset:Flags.current_position
+let read file buf = Request.read file buf ~pos:0 ~len:Memory.size ~offset:Flags.current_position
 
 let pipe () =
   let reader, writer = Unix.pipe ~cloexec:true () in
@@ -52,7 +30,7 @@ let on_loop mode what =
   let leaked = List.init 3 (fun _ -> lent (submit "leaked")) in
   ignore (Loop.wait ~timeout_ns:0 loop (fun _ _ -> ()) : int);
   collect ();
-  is_freed what answered;
+  freed what answered;
   List.iter (stays what) leaked;
   let canceled = lent (submit "canceled") in
   let names = Loop.stop ~limit_ns:0 loop in
@@ -70,7 +48,7 @@ let on_loop mode what =
   Loop.free loop;
   collect ();
   List.iter (stays what) leaked;
-  if names_of "canceled" = 0 then is_freed what canceled else stays what canceled;
+  if names_of "canceled" = 0 then freed what canceled else stays what canceled;
   Unix.close writer
 
 let on_queue mode what =
@@ -88,7 +66,7 @@ let on_queue mode what =
   done;
   let others = List.init 3 (fun _ -> lent (submit "leaked")) in
   collect ();
-  is_freed what answered;
+  freed what answered;
   List.iter (stays what) others;
   (* Its threads may be quicker than the stop. *)
   let leaked = List.length (Queue.stop ~limit_ns:0 queue) in
@@ -97,9 +75,9 @@ let on_queue mode what =
     ()
   done;
   collect ();
-  let freed = List.length (List.filter (fun it -> !(it.freed)) others) in
+  let free = List.length (List.filter Memory.is_freed others) in
   if leaked = 3 then List.iter (stays what) others
-  else check (what ^ ": the memory of what leaked stays") (freed <= 3 - leaked);
+  else check (what ^ ": the memory of what leaked stays") (free <= 3 - leaked);
   Unix.close writer
 
 (* A read that has reached the server of a file system does not end, however long the stop waits. The server
@@ -122,24 +100,11 @@ let on_file_system mode what =
       equal_int "canceled" 1 (Loop.take loop (fun () it -> check "canceled" (Outcome.is_canceled it)));
       Loop.free loop;
       collect ();
-      List.iter (is_freed what) [ answered; canceled ];
+      List.iter (freed what) [ answered; canceled ];
       stays what leaked;
-      let memory () =
-        match Weak.get leaked.weak 0 with
-        | Some memory -> memory
-        | None -> fail "%s: the memory of what leaked is gone" what
-      in
-      check "not written yet" (Bigarray.Array1.get (memory ()) 0 = '-');
+      check "not written yet" (Memory.last leaked = '-');
       Fuse.answer_reads server;
-      let rec written tries =
-        if Bigarray.Array1.get (memory ()) (size - 1) <> 'z' then
-          if tries = 0 then fail "%s: the late bytes did not come" what
-          else begin
-            Unix.sleepf 0.01;
-            written (tries - 1)
-          end
-      in
-      written 3000;
+      check (what ^ ": the late bytes come") (Memory.becomes leaked 'z');
       collect ();
       stays what leaked;
       Unix.close writer)
