@@ -482,20 +482,16 @@ let rec finish_tree tree operation path =
   | Running ->
     let descriptor = Tree.pollable tree in
     let promise, resolver = Lwt.task () in
-    let event = ref Lwt_engine.fake_event in
-    let stop () =
-      Lwt_engine.stop_event !event;
-      Unix.close descriptor
+    let at_end event =
+      Lwt_engine.stop_event event;
+      Unix.close descriptor;
+      if Lwt.is_sleeping promise then Lwt.wakeup resolver ()
+      else
+        (* It was canceled. A tree is kept until its end was seen. *)
+        try ignore (Tree.wait ~timeout_ns:0 tree : Tree.state) with Unix.Unix_error _ -> ()
     in
-    event :=
-      Lwt_engine.on_readable descriptor (fun _ ->
-          if Lwt.is_sleeping promise then begin
-            stop ();
-            Lwt.wakeup resolver ()
-          end);
-    Lwt.on_cancel promise (fun () ->
-        stop ();
-        Tree.cancel tree);
+    ignore (Lwt_engine.on_readable descriptor at_end : Lwt_engine.event);
+    Lwt.on_cancel promise (fun () -> Tree.cancel tree);
     promise >>= fun () -> finish_tree tree operation path
   | Finished -> Lwt.return (Tree.counts tree, failures tree [])
   | Failed error when error = eremoteio -> Lwt.return (Tree.counts tree, failures tree [])

@@ -42,6 +42,8 @@ let await tree ~progress ~failure =
      let bt = Printexc.get_raw_backtrace () in
      Sakia.Tree.cancel tree;
      Eio.Cancel.protect (fun () -> Eio_unix.await_readable ended);
+     (* A tree is kept until its end was seen. *)
+     ignore (Sakia.Tree.wait tree : Sakia.Tree.state);
      Printexc.raise_with_backtrace ex bt);
   let state = Sakia.Tree.wait tree in
   tell tree failure;

@@ -1,5 +1,6 @@
 (** Copies and removals of whole trees of files, as [cp -a] and [rm -r], on threads of the library. *)
 
+(** It has a descriptor, and is kept until {!wait} has returned its end; then the collector frees it. *)
 type t
 
 type option_ =

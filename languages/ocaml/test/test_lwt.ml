@@ -726,6 +726,36 @@ let trees () =
               | Ok (_, []) -> fail "nothing to copy"
               | _ -> () ))
 
+(* Canceled trees are freed after their ends: until then each has a descriptor. *)
+let canceled_trees () =
+  with_folder (fun folder ->
+      let from = Filename.concat folder "from" in
+      Unix.mkdir from 0o755;
+      for i = 1 to 100 do
+        close_out (open_out (Filename.concat from (string_of_int i)))
+      done;
+      let canceled = ref 0 in
+      let cancel i =
+        let copy = Sakia_lwt.copy_tree from (Filename.concat folder (Printf.sprintf "to%d" i)) in
+        (if i mod 2 = 0 then Lwt.pause () else Lwt.return_unit) >>= fun () ->
+        Lwt.cancel copy;
+        Lwt.catch
+          (fun () -> copy >|= ignore)
+          (function
+            | Lwt.Canceled ->
+              incr canceled;
+              Lwt.return_unit
+            | error -> Lwt.fail error)
+      in
+      let before = List.length (descriptors ()) in
+      let rec until_freed () =
+        Gc.full_major ();
+        if List.length (descriptors ()) <= before then Lwt.return_unit
+        else Lwt_unix.sleep 0.01 >>= until_freed
+      in
+      lwt_main (Lwt_list.iter_s cancel (List.init 10 Fun.id) >>= until_freed);
+      check "some were canceled" (!canceled > 0))
+
 let reasons () =
   
       match (Sakia_lwt.why_no_ring (), Sys.getenv_opt "SAKIA_DRIVER") with
@@ -771,5 +801,6 @@ let () =
   run_closed "cancellations" cancellations;
   run_closed "fairness" fairness;
   run_closed "trees" trees;
+  run_closed "canceled trees" canceled_trees;
   Lwt_engine.set (new Lwt_engine.select);
   run "timers on select" timers

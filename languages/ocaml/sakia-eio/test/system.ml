@@ -159,6 +159,38 @@ let trees env =
   assert (counts.files = 100 && counts.failures = 0);
   assert (Eio.Path.kind ~follow:false dir = `Not_found)
 
+(* A tree has a descriptor, which a canceled one gives back after its end. *)
+let canceled_trees env =
+  let dir = env#cwd / Printf.sprintf "canceled-%d" (Unix.getpid ()) in
+  Eio.Path.mkdirs ~perm:0o700 (dir / "a");
+  for i = 1 to 50 do
+    Eio.Path.save ~create:(`Exclusive 0o600) (dir / "a" / string_of_int i) "x"
+  done;
+  let descriptors () =
+    Gc.full_major ();
+    Array.length (Sys.readdir "/proc/self/fd")
+  in
+  let before = descriptors () in
+  for i = 1 to 10 do
+    let begun, resolver = Promise.create () in
+    let progress _ = ignore (Promise.try_resolve resolver () : bool) in
+    Fiber.first
+      (fun () ->
+        let copy = dir / Printf.sprintf "to%d" i in
+        ignore (Eio_sakia.copy_tree ~progress (dir / "a") copy : Sakia.Tree.counts))
+      (fun () ->
+        Promise.await begun;
+        if i mod 2 = 0 then Fiber.yield ())
+  done;
+  let rec until_freed tries =
+    if descriptors () > before then (
+      assert (tries > 0);
+      Eio.Time.sleep env#clock 0.01;
+      until_freed (tries - 1))
+  in
+  until_freed 1000;
+  Eio.Path.rmtree dir
+
 (* More requests than a program has descriptors are under way, and all end. *)
 let many env =
   let count = ref 0 in
@@ -239,6 +271,7 @@ let () =
    | None | Some "sakia" ->
      few_under_way ();
      test "fairness" fairness;
-     test "trees" trees
+     test "trees" trees;
+     test "canceled trees" canceled_trees
    | _ -> ());
   print_endline "all passed"
