@@ -166,8 +166,11 @@ CAMLprim value eio_sakia_try_receive_message(value fd, value v_max, value list) 
         message.msg_controllen = CMSG_SPACE(max * sizeof(int));
         message.msg_control = calloc(1, message.msg_controllen);
         received = calloc(max + 1, sizeof *received);
-        if (message.msg_control == NULL || received == NULL)
+        if (message.msg_control == NULL || received == NULL) {
+            free(message.msg_control);
+            free(received);
             caml_raise_out_of_memory();
+        }
     }
     intnat value_ = result_of(recvmsg(Int_val(fd), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
     if (value_ >= 0 && max > 0) {

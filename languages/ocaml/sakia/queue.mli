@@ -2,7 +2,10 @@
     What ends at once is done by the thread that submits it; any thread takes the results of the rest. It is
     for files, and for threads that may block: a switch of threads costs more than a loop's requests.
 
-    In a child of [fork] each call raises [Unix_error (EPERM, _, _)]. A queue stays until it is stopped. *)
+    In a child of [fork] each call raises [Unix_error (EPERM, _, _)]. A queue stays until it is stopped.
+
+    If the handler of a signal raises in a function of a queue, the results stay for the next call; that of a
+    {!submit} that is done, too. *)
 
 type 'a t
 

@@ -389,14 +389,15 @@ let shared_queue () =
 
 (* ---- signals and processes ---- *)
 
+let timer interval value =
+  ignore
+    (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = interval; it_value = value }
+      : Unix.interval_timer_status)
+
 let signals () =
   Loop.with_loop (fun loop ->
       let caught = ref 0 in
       let before = Sys.signal Sys.sigalrm (Sys.Signal_handle (fun _ -> incr caught)) in
-      let timer interval value =
-        ignore (Unix.setitimer Unix.ITIMER_REAL { Unix.it_interval = interval; it_value =
-          value } : Unix.interval_timer_status)
-      in
       (* Repeated: a signal just before the sleep is handled after the next one. *)
       timer 0.01 0.01;
       let until = Unix.gettimeofday () +. 60. in
@@ -417,6 +418,47 @@ let signals () =
       stop ();
       Sys.set_signal Sys.sigalrm before;
       equal_int "nop" 0 (on_loop loop Request.nop).value)
+
+(* Handlers that raise while results are taken from a queue: each result comes once, as long as it takes. *)
+let signals_at_a_queue () =
+  let queue = Queue.create ~plain_calls:false () in
+  let seen = Array.make 1_000_000 0 in
+  let submitted = ref 0 and raised = ref 0 and may_raise = ref false in
+  let note number _ = seen.(number) <- seen.(number) + 1 in
+  let handle _ =
+    if !may_raise then begin
+      may_raise := false;
+      incr raised;
+      raise Exit
+    end
+  in
+  let before = Sys.signal Sys.sigalrm (Sys.Signal_handle handle) in
+  let take () =
+    match
+      may_raise := true;
+      ignore (Queue.wait ~timeout_ns:1_000_000 queue note : int);
+      may_raise := false
+    with
+    | () -> ()
+    | exception Exit -> ()
+  in
+  timer 0.0002 0.0002;
+  while !raised < 200 && !submitted + 64 <= Array.length seen do
+    for _ = 1 to 64 do
+      let number = !submitted in
+      incr submitted;
+      match Queue.submit queue Request.nop number with
+      | Done outcome -> note number outcome
+      | Under_way _ -> ()
+    done;
+    take ()
+  done;
+  timer 0. 0.;
+  Sys.set_signal Sys.sigalrm before;
+  while Queue.take queue note > 0 || Queue.under_way queue > 0 do () done;
+  check "raised" (!raised > 0);
+  Array.iteri (fun number times -> if number < !submitted then equal_int "once" 1 times) seen;
+  check "nothing leaks" (Queue.stop queue = [])
 
 let child f =
   flush_all ();
@@ -603,6 +645,7 @@ let () =
   run_closed "ends with requests" ends_with_requests;
   run_closed "a shared queue" shared_queue;
   run_closed "signals" signals;
+  run_closed "signals at a queue" signals_at_a_queue;
   run_closed "pollable" pollable;
   run_closed "roots" roots;
   run_closed "trees" trees;
