@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::fs;
 use std::mem::ManuallyDrop;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -89,7 +89,7 @@ impl Watch {
 
 /// Asserts that no reader of a pipe is left.
 #[track_caller]
-pub fn assert_unread(writer: &OwnedFd) {
+pub fn assert_unread(writer: &impl AsFd) {
     sakia_testkit::children::wait_until_closed(writer);
     assert_eq!(rustix::io::write(writer, b"x"), Err(Errno::PIPE));
 }
