@@ -155,7 +155,7 @@ mod tests {
             let driver = Driver::new(sim);
             let observer = driver.watch(WatchLimits::default());
             let (mut fds, mut reads, mut closes) = (Vec::new(), Vec::new(), Vec::new());
-            for _ in 0..60 {
+            for _ in 0..if cfg!(miri) { 12 } else { 60 } {
                 let which = random.below(100) as usize;
                 match random.below(7) {
                     0 => fds.push(driver.adopt_simulated(kernel.pipe().0)),
