@@ -9,7 +9,7 @@ use std::thread;
 use rustix::io::dup2;
 use sakia_driver::{Bypass, CURRENT_POSITION, FileHandle, Loop, Request, Target, Wait};
 
-use super::{assert_closed, errno, finish, next, on_both, perform, value};
+use super::{assert_unread, errno, finish, next, on_both, perform, value};
 use crate::support::{TempDir, identity};
 
 /// A pipe's end to read, as a handle, and its end to write.
@@ -40,11 +40,11 @@ fn the_last_handle_closes_it_in_the_next_wait() {
         drop(clone);
         ring.wait(Wait::Poll).unwrap();
         ring.wait(Wait::Poll).unwrap(); // a ring closes it by an entry
-        assert_closed(&writer);
+        assert_unread(&writer);
         // One that no loop has used is closed at once.
         let (reader, writer) = pipe();
         drop(reader);
-        assert_closed(&writer);
+        assert_unread(&writer);
     });
 }
 
@@ -91,7 +91,7 @@ fn a_request_keeps_its_file_open_without_a_handle() {
         writer.write_all(b"late").unwrap();
         assert_eq!(next(ring).result.unwrap(), 4);
         ring.wait(Wait::Poll).unwrap();
-        assert_closed(&writer);
+        assert_unread(&writer);
     });
 }
 
@@ -117,7 +117,7 @@ fn a_close_cancels_waits_and_closes() {
         let canceled = outcomes.remove(&1).unwrap().result.unwrap_err();
         assert_eq!(canceled.raw_os_error(), Some(libc::ECANCELED));
         outcomes.remove(&2).unwrap().result.unwrap();
-        assert_closed(&writer);
+        assert_unread(&writer);
         for request in [read(&clone), Request::Close { file: clone.clone() }] {
             assert_eq!(errno(ring, request), libc::EBADF);
         }
@@ -156,7 +156,7 @@ fn a_close_waits_for_the_requests_of_other_loops() {
     on_both(|ring| assert_eq!(ring.under_way(), 0)); // other loops are no users
     let mut ring = Loop::new().unwrap();
     perform(&mut ring, Request::Close { file: reader }).result.unwrap();
-    assert_closed(&writer);
+    assert_unread(&writer);
     assert_eq!(other.join().unwrap(), Some(libc::ECANCELED));
 }
 
@@ -172,7 +172,7 @@ fn a_loop_that_ends_gives_its_files_up() {
         assert!(ring.take().is_none(), "the other loop has not heard of it");
         drop(other);
         assert!(next(ring).result.is_ok());
-        assert_closed(&writer);
+        assert_unread(&writer);
         // A loop that ends before the file has no user any more: its last user closes it.
         let (reader, mut writer) = pipe();
         let mut other = Loop::new().unwrap();
@@ -183,7 +183,7 @@ fn a_loop_that_ends_gives_its_files_up() {
         assert!(ended.stop(std::time::Duration::MAX).leaked.is_empty());
         assert_eq!(ended.take().unwrap().result.unwrap_err().raw_os_error(), Some(libc::ECANCELED));
         drop(other);
-        assert_closed(&writer);
+        assert_unread(&writer);
     });
 }
 
@@ -221,7 +221,7 @@ fn a_number_may_be_another_file_once_its_outcomes_were_taken() {
         writer.write_all(b"pipe").unwrap();
         assert_eq!(next(ring).into_vec().unwrap(), b"pipe");
         drop(place);
-        assert_closed(&writer);
+        assert_unread(&writer);
     });
 }
 

@@ -16,7 +16,6 @@ pub mod wakes;
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::io::PipeWriter;
 use std::path::Path;
 
 use sakia_driver::{Driver, Epoll, FileHandle, Loop, Outcome, Request, Value, Wait};
@@ -83,10 +82,4 @@ fn file_of(ring: &mut Loop, request: Request) -> FileHandle {
 
 fn path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_encoded_bytes()).unwrap()
-}
-
-/// Asserts that no reader of the pipe is left.
-#[track_caller]
-fn assert_closed(writer: &PipeWriter) {
-    assert_unread(&writer);
 }
