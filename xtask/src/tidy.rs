@@ -133,23 +133,33 @@ impl fmt::Display for Finding {
 }
 
 /// A text file of the repository.
-#[derive(Debug)]
 pub(crate) struct File {
     /// Relative to the repository's root, with `/` between the parts.
     pub(crate) path: String,
     /// The whole text.
     pub(crate) text: String,
     tokens: OnceCell<Option<Tokens>>,
+    parsed: OnceCell<Option<syn::File>>,
 }
 
 impl File {
     pub(crate) fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
-        Self { path: path.into(), text: text.into(), tokens: OnceCell::new() }
+        Self {
+            path: path.into(),
+            text: text.into(),
+            tokens: OnceCell::new(),
+            parsed: OnceCell::new(),
+        }
     }
 
     /// Returns the tokens, if it is a Rust file.
     fn tokens(&self) -> Option<&Tokens> {
         self.tokens.get_or_init(|| Tokens::scan(&self.text).ok()).as_ref()
+    }
+
+    /// Returns the items, if it is a Rust file.
+    fn parsed(&self) -> Option<&syn::File> {
+        self.parsed.get_or_init(|| syn::parse_file(&self.text).ok()).as_ref()
     }
 
     /// Returns whether the path ends in a dot and `extension`.
@@ -170,6 +180,12 @@ impl File {
     /// Returns the number of the line with the byte at `offset`, from 1.
     fn line_at(&self, offset: usize) -> usize {
         self.text.bytes().take(offset).filter(|&byte| byte == b'\n').count() + 1
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("File").field("path", &self.path).finish_non_exhaustive()
     }
 }
 

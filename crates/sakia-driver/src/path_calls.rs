@@ -337,6 +337,7 @@ mod tests {
     use crate::mounts::MountTable;
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn paths_that_lead_there_are_known_by_their_letters() {
         let calls = PathCalls::default();
         assert!(!calls.may_wait(Path::new("/net/a")) && !calls.may_wait(Path::new("../a")));
@@ -352,6 +353,7 @@ mod tests {
 
     /// A link that the cache has may lead to a server's mount, if there is one.
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn links_are_followed_where_no_server_is() {
         let calls = PathCalls::default();
         let open = |path: &CStr| calls.open(path, OFlags::PATH).map(Result::unwrap);
@@ -364,6 +366,7 @@ mod tests {
         assert!(open(c"/proc/self/comm").is_none(), "`self` is a link");
         assert!(open(c"/net/a").is_none());
     }
+
     /// Neither a way down nor one up leaves a mount for a server's.
     #[test]
     #[cfg_attr(miri, ignore = "makes system calls")]

@@ -193,13 +193,11 @@ type Inline = (RangeInclusive<usize>, Module);
 impl Names {
     /// Adds the declarations of a file. Returns the modules written in it, an inner one after the outer one.
     fn add(&mut self, file: &File, folder: &str) -> Vec<Inline> {
-        let (Ok(parsed), Some(module)) =
-            (syn::parse_file(&file.text), module_of(&file.path, folder))
-        else {
+        let (Some(parsed), Some(module)) = (file.parsed(), module_of(&file.path, folder)) else {
             return Vec::new();
         };
         let mut declared =
-            Declared { names: self, module, for_tests: TestCode::of(&parsed), inline: Vec::new() };
+            Declared { names: self, module, for_tests: TestCode::of(parsed), inline: Vec::new() };
         declared.items(&parsed.items);
         declared.inline
     }

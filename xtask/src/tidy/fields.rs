@@ -28,9 +28,9 @@ fn check(tree: &Tree, listed: &[(&str, &str)], findings: &mut Vec<Finding>) {
     let mut used = vec![false; listed.len()];
     let sources = tree.sources(&["crates/", "xtask/src/"]);
     for file in sources.iter().filter(|file| !file.path.contains("/tests/")) {
-        let Ok(parsed) = syn::parse_file(&file.text) else { continue };
+        let Some(parsed) = file.parsed() else { continue };
         let mut large = Large::default();
-        large.visit_file(&parsed);
+        large.visit_file(parsed);
         for (name, fields, line) in large.0 {
             match listed.iter().position(|(its, _)| *its == name) {
                 Some(index) => used[index] = true,

@@ -14,7 +14,7 @@ const METHODS_MAX: usize = 40;
 /// [`TRAITS`] have no more than [`METHODS_MAX`] methods, those with a body included.
 pub(super) fn are_few(tree: &Tree, findings: &mut Vec<Finding>) {
     for file in tree.sources(&[FILE]) {
-        let Ok(parsed) = syn::parse_file(&file.text) else { continue };
+        let Some(parsed) = file.parsed() else { continue };
         let methods = |name: &str| {
             parsed.items.iter().find_map(|item| match item {
                 Item::Trait(item) if item.ident == name => {

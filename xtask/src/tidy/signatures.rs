@@ -97,8 +97,8 @@ fn check(tree: &Tree, exceptions: &[Exception], findings: &mut Vec<Finding>) {
     let files = tree.sources(FOLDERS);
     let mut used = vec![false; exceptions.len()];
     for file in &files {
-        let Ok(parsed) = syn::parse_file(&file.text) else { continue };
-        for Taken { function, parameter, what, line } in taken(&parsed) {
+        let Some(parsed) = file.parsed() else { continue };
+        for Taken { function, parameter, what, line } in taken(parsed) {
             let allows = |&Exception(place, of, _): &Exception| {
                 let is_there = match place.ends_with('/') {
                     true => file.path.starts_with(place),
