@@ -85,6 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[cfg_attr(miri, ignore = "makes system calls")]
     fn a_forked_child_waits_for_no_lock_of_the_parents() {
         let mailbox = Mailbox::new().unwrap();
         let letter = || Letter::Unused { token: 1, fd: None };
