@@ -104,8 +104,8 @@ let finish t (k : _ Suspended.t) value ~ok ~error =
 
 let deliver t token value =
   match Table.take t.table token with
-  | Nobody -> failwith "sakia-eio: a result that nobody waits for"
-  | Waiting { fiber; kept = _ } ->
+  | Nobody -> ()
+  | Waiting fiber ->
     finish t fiber value ~ok:Fun.id ~error:(fun k value -> Resume (k, value))
   | Watching { fiber; call } ->
     finish t fiber value ~ok:ignore ~error:(fun k value ->
@@ -212,9 +212,9 @@ let before_call t =
     budget.calls <- 1);
   check t
 
-let suspend op token kept =
+let suspend op token =
   enter op (fun t k ->
-      Table.set t.table token (Waiting { fiber = k; kept });
+      Table.set t.table token (Waiting k);
       (match Fiber_context.get_error k.fiber with
        | Some _ -> Raw.cancel t.loop token
        | None -> Fiber_context.set_cancel_fn k.fiber (fun _ -> Raw.cancel t.loop token));
@@ -228,10 +228,10 @@ let await_room op =
 
 let rec request t op ~kept submit =
   before_call t;
-  let token = Table.reserve t.table in
+  let token = Table.reserve t.table (Obj.repr kept) in
   match submit t.loop token with
   | value when value > Raw.pending -> Table.release t.table token; value
-  | value when value = Raw.pending -> suspend op token (Obj.repr kept)
+  | value when value = Raw.pending -> suspend op token
   | _ ->
     Table.release t.table token;
     await_room op;
@@ -268,9 +268,8 @@ let stop t =
   Raw.leave_waker t.waker;
   Array.iter
     (fun token ->
-      match Table.job t.table token with
-      | Nobody | Watching _ -> ()
-      | Waiting { kept; _ } -> leak kept)
+      let kept = Table.kept t.table token in
+      if Obj.is_block kept then leak kept)
     tokens
 
 let under_way_max = Atomic.make (1 lsl 20)
@@ -318,7 +317,7 @@ type handler = { effc : 'a. 'a Effect.t -> (('a, exit) Effect.Deep.continuation 
 
 (* Waits for readiness on behalf of a suspended fiber. *)
 let rec watch t k call fd events =
-  let token = Table.reserve t.table in
+  let token = Table.reserve t.table (Obj.repr ()) in
   let value = Raw.file t.loop Raw.op_poll (Raw.number fd) events 0 token in
   if value = Raw.pending then (
     Table.set t.table token (Watching { fiber = k; call });

@@ -82,26 +82,27 @@ let grow it =
     it.free_count <- room - old
   end
 
+(* The handler of a signal runs at each allocation, in each turn of a [while], and where a function begins that
+   ends with the call of another: it may raise there. A token that is released, and then once more, would be in
+   use twice. So nothing of this is in here, nor in {!Request.return}: a call is not the last thing. *)
 let release it token =
   let request = it.entries.(token).request in
   it.entries.(token) <- no_entry ();
   it.uses.(token) <- it.uses.(token) + 1;
   it.free.(it.free_count) <- token;
   it.free_count <- it.free_count + 1;
-  Request.return request
+  Request.return request;
+  ()
 
 let submit it request datum =
   mine it "submit";
   let entry = { datum; request } in
   Request.lend request;
-  while it.free_count = 0 do
-    match grow it with
-    | () -> ()
-    | exception error ->
-      Request.return request;
-      raise error
-  done;
-  (* From here to the submission nothing allocates: no signal handler, which may submit, comes between. *)
+  (try while it.free_count = 0 do grow it done
+   with error ->
+     Request.return request;
+     raise error);
+  (* From here to the submission no signal handler runs, which may submit. *)
   let last = it.free_count - 1 in
   let token = it.free.(last) in
   it.free_count <- last;
@@ -131,34 +132,28 @@ let under_way it = Raw.check "under_way" "" (Raw.loop_under_way it.raw)
 (* Delivers what is in the area. A result counts as delivered before its function is called. *)
 let deliver it f =
   let delivered = ref 0 in
-  (try
-     while it.next < it.count do
-       let index = it.next in
-       let token = Outcome.token it.area index in
-       let entry = it.entries.(token) in
-       let outcome = Outcome.make entry.request it.area index in
-       (* Nothing allocates from here to the call. *)
-       Outcome.commit outcome it.area index;
-       if not outcome.more then release it token;
-       it.next <- index + 1;
-       incr delivered;
-       f entry.datum outcome
-     done
-   with error ->
-     it.busy <- false;
-     raise error);
+  while it.next < it.count do
+    let index = it.next in
+    let token = Outcome.token it.area index in
+    let entry = it.entries.(token) in
+    let outcome = Outcome.make entry.request it.area index in
+    (* No handler runs from here to the call. *)
+    Outcome.commit outcome it.area index;
+    it.next <- index + 1;
+    if not outcome.more then release it token;
+    incr delivered;
+    f entry.datum outcome
+  done;
   !delivered
 
+(* What follows ends with [busy] unset, however it ends. *)
 let enter it operation =
   mine it operation;
   if it.busy then fail (-Flags.ebusy) operation;
   it.busy <- true
 
 let taken it operation count =
-  if count < 0 then begin
-    it.busy <- false;
-    fail count operation
-  end;
+  if count < 0 then fail count operation;
   it.next <- 0;
   it.count <- count
 
@@ -168,33 +163,40 @@ let take_some it operation =
 (* Takes until nothing is left, at most as many as there were: functions submit what ends at once. *)
 let take it f =
   enter it "take";
-  let left = ref (Raw.loop_under_way it.raw) and total = ref 0 in
-  take_some it "take";
-  while it.next < it.count do
-    let count = deliver it f in
-    total := !total + count;
-    left := !left - count;
-    if count = Outcome.room && !left > 0 then take_some it "take"
-  done;
-  it.busy <- false;
-  !total
+  match
+    let left = ref (Raw.loop_under_way it.raw) and total = ref 0 in
+    take_some it "take";
+    while it.next < it.count do
+      let count = deliver it f in
+      total := !total + count;
+      left := !left - count;
+      if count = Outcome.room && !left > 0 then take_some it "take"
+    done;
+    !total
+  with
+  | total ->
+    it.busy <- false;
+    total
+  | exception error ->
+    it.busy <- false;
+    raise error
 
 let wait ?(timeout_ns = -1) it f =
   enter it "wait";
-  take_some it "wait";
-  if it.next = it.count then begin
-    if timeout_ns = 0 then taken it "wait" (Raw.loop_poll it.raw it.area Outcome.room)
-    else
-      match Raw.loop_wait it.raw it.area Outcome.room timeout_ns with
-      | count -> taken it "wait" count
-      | exception error ->
-        (* The exception of a signal's handler. *)
-        it.busy <- false;
-        raise error
-  end;
-  let total = deliver it f in
-  it.busy <- false;
-  total
+  match
+    take_some it "wait";
+    if it.next = it.count then
+      taken it "wait"
+        (if timeout_ns = 0 then Raw.loop_poll it.raw it.area Outcome.room
+        else Raw.loop_wait it.raw it.area Outcome.room timeout_ns);
+    deliver it f
+  with
+  | total ->
+    it.busy <- false;
+    total
+  | exception error ->
+    it.busy <- false;
+    raise error
 
 let pollable it =
   mine it "pollable";
@@ -227,15 +229,20 @@ let stop ?(limit_ns = -1) it =
   let room = Raw.check "stop" "" (Raw.loop_under_way it.raw) in
   let tokens = Bigarray.Array1.create Bigarray.int64 Bigarray.c_layout (max 1 room) in
   let count = Raw.check "stop" "" (Raw.loop_stop it.raw limit_ns tokens room) in
+  let leaked =
+    List.init (min count room) (fun i ->
+        let token = Int64.to_int (Bigarray.Array1.get tokens i) in
+        let entry = it.entries.(token) in
+        if not (Hashtbl.mem it.leaked token) then begin
+          ignore (Raw.Roots.add entry : int);
+          Hashtbl.add it.leaked token ()
+        end;
+        entry.datum)
+  in
+  (* Not before: [free] returns the memory of requests that are not known to have leaked, which the kernel may
+     still use if the handler of a signal has raised here. *)
   it.stopped <- true;
-  List.init (min count room) (fun i ->
-      let token = Int64.to_int (Bigarray.Array1.get tokens i) in
-      let entry = it.entries.(token) in
-      if not (Hashtbl.mem it.leaked token) then begin
-        Hashtbl.add it.leaked token ();
-        ignore (Raw.Roots.add entry : int)
-      end;
-      entry.datum)
+  leaked
 
 let free it =
   mine it "free";

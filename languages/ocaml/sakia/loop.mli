@@ -46,7 +46,8 @@ val under_way : 'a t -> int
 (** {1 Results}
 
     The function is called once for each result, and must not call {!take} or {!wait}: that raises [EBUSY].
-    It may submit and cancel. If it raises, the other results are left for the next call. *)
+    It may submit and cancel. If it raises, the other results are left for the next call; as they are if the
+    handler of a signal raises here. *)
 
 (** Takes the results that are there. Makes no system call, and keeps the runtime lock. Returns their
     number. *)

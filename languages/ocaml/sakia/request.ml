@@ -58,7 +58,17 @@ let lend it =
     in
     lend bufs
 
-let return it = match it.bufs with [] -> () | [ one ] -> Buf.return one | bufs -> List.iter Buf.return bufs
+(* No handler of a signal runs in here; see {!Loop.release}. *)
+let return it =
+  let rec return = function
+    | [] -> ()
+    | buf :: rest ->
+      return rest;
+      Buf.return buf;
+      ()
+  in
+  return it.bufs;
+  ()
 
 let plain name op file what =
   {

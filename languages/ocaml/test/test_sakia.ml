@@ -420,11 +420,10 @@ let signals () =
       equal_int "nop" 0 (on_loop loop Request.nop).value)
 
 (* Handlers that raise while results are taken from a queue: each result comes once, as long as it takes. *)
-let signals_at_a_queue () =
-  let queue = Queue.create ~plain_calls:false () in
-  let seen = Array.make 1_000_000 0 in
-  let submitted = ref 0 and raised = ref 0 and may_raise = ref false in
-  let note number _ = seen.(number) <- seen.(number) + 1 in
+(* Runs [f] with a signal every 0.2 ms, whose handler raises once after each time that its argument is set,
+   until it has raised [times] times or [f] returns false. Returns how often it has raised. *)
+let pestered times f =
+  let raised = ref 0 and may_raise = ref false in
   let handle _ =
     if !may_raise then begin
       may_raise := false;
@@ -433,30 +432,74 @@ let signals_at_a_queue () =
     end
   in
   let before = Sys.signal Sys.sigalrm (Sys.Signal_handle handle) in
-  let take () =
-    match
-      may_raise := true;
-      ignore (Queue.wait ~timeout_ns:1_000_000 queue note : int);
-      may_raise := false
-    with
-    | () -> ()
-    | exception Exit -> ()
-  in
   timer 0.0002 0.0002;
-  while !raised < 200 && !submitted + 64 <= Array.length seen do
-    for _ = 1 to 64 do
-      let number = !submitted in
-      incr submitted;
-      match Queue.submit queue Request.nop number with
-      | Done outcome -> note number outcome
-      | Under_way _ -> ()
-    done;
-    take ()
-  done;
+  while !raised < times && f may_raise do () done;
   timer 0. 0.;
   Sys.set_signal Sys.sigalrm before;
+  !raised
+
+(* Calls [f], in which the handler may raise. *)
+let unless_raised may_raise f =
+  match
+    may_raise := true;
+    f ();
+    may_raise := false
+  with
+  | () -> true
+  | exception Exit -> false
+
+(* The handler of a signal that raises in any function of a loop: no result is lost or comes twice, and the
+   loop is used as before. *)
+let signals_at_a_loop () =
+  let loop = Loop.create ~plain_calls:false () in
+  let seen = Array.make 1_000_000 0 and is_sure = Array.make 1_000_000 true in
+  let submitted = ref 0 in
+  let note number _ = seen.(number) <- seen.(number) + 1 in
+  let buf = Buf.take 8 and file = File.adopt (Unix.openfile "/dev/zero" [ O_RDONLY; O_CLOEXEC ] 0) in
+  let raised =
+    pestered 400 (fun may_raise ->
+        for _ = 1 to 64 do
+          let number = !submitted in
+          incr submitted;
+          let request = Request.read file buf ~pos:0 ~len:8 ~offset:0 in
+          is_sure.(number) <-
+            unless_raised may_raise (fun () -> ignore (Loop.submit loop request number : Loop.ticket))
+        done;
+        let collect = if !submitted land 64 = 0 then Loop.take else Loop.wait ~timeout_ns:1_000_000 in
+        ignore (unless_raised may_raise (fun () -> ignore (collect loop note : int)) : bool);
+        !submitted + 64 <= Array.length seen)
+  in
+  while Loop.under_way loop > 0 do ignore (Loop.wait loop note : int) done;
+  check "raised" (raised > 0);
+  let once number times =
+    if number < !submitted then
+      check "once" (times = 1 || (times = 0 && not is_sure.(number)))
+  in
+  Array.iteri once seen;
+  Buf.give buf;
+  check "nothing leaks" (Loop.stop loop = []);
+  Loop.free loop
+
+let signals_at_a_queue () =
+  let queue = Queue.create ~plain_calls:false () in
+  let seen = Array.make 1_000_000 0 in
+  let submitted = ref 0 in
+  let note number _ = seen.(number) <- seen.(number) + 1 in
+  let raised =
+    pestered 200 (fun may_raise ->
+        for _ = 1 to 64 do
+          let number = !submitted in
+          incr submitted;
+          match Queue.submit queue Request.nop number with
+          | Done outcome -> note number outcome
+          | Under_way _ -> ()
+        done;
+        let wait () = ignore (Queue.wait ~timeout_ns:1_000_000 queue note : int) in
+        ignore (unless_raised may_raise wait : bool);
+        !submitted + 64 <= Array.length seen)
+  in
   while Queue.take queue note > 0 || Queue.under_way queue > 0 do () done;
-  check "raised" (!raised > 0);
+  check "raised" (raised > 0);
   Array.iteri (fun number times -> if number < !submitted then equal_int "once" 1 times) seen;
   check "nothing leaks" (Queue.stop queue = [])
 
@@ -645,6 +688,7 @@ let () =
   run_closed "ends with requests" ends_with_requests;
   run_closed "a shared queue" shared_queue;
   run_closed "signals" signals;
+  run_closed "signals at a loop" signals_at_a_loop;
   run_closed "signals at a queue" signals_at_a_queue;
   run_closed "pollable" pollable;
   run_closed "roots" roots;
