@@ -52,6 +52,11 @@ pub struct Uring<H: Host = Kernel> {
     /// The kernel writes to it when an operation completes, once a foreign loop has asked for it. The ring's
     /// own descriptor would not do: deferred work does not make it readable for an epoll set.
     eventfd: Option<OwnedFd>,
+    /// With an `eventfd`: the last enter brought nothing, and left the flag set that asks for one.
+    ///
+    /// Another thread adds work, and sets the flag afterwards. If this one enters in between, it takes the
+    /// work, and the flag stays without any: no enter resets it until there is new work (seen on 6.18).
+    is_flag_late: bool,
     /// The means for other threads to wake this one, once requested.
     wake: Option<Arc<RingWake>>,
     /// The wake is an eventfd, which the ring has to poll.
@@ -148,6 +153,7 @@ impl<H: Host> Uring<H> {
             probe,
             since: Instant::now(),
             eventfd: None,
+            is_flag_late: false,
             wake: None,
             polls_wake: false,
             is_wake_armed: false,
@@ -268,10 +274,15 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
         if self.polls_wake && !self.is_wake_armed {
             self.arm_wake();
         }
-        if self.lanes.is_some() {
-            return self.enter_with_lanes(min_complete, timeout, signals);
+        let entered = match &self.lanes {
+            Some(_) => self.enter_with_lanes(min_complete, timeout, signals),
+            None => self.enter_ring(min_complete, timeout, signals),
+        };
+        if self.eventfd.is_some() {
+            let found_nothing = entered.is_ok() && self.ring.cq_ready() == 0;
+            self.is_flag_late = found_nothing && self.ring.needs_enter();
         }
-        self.enter_ring(min_complete, timeout, signals)
+        entered
     }
 
     unsafe fn push_call(
@@ -335,7 +346,7 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
     #[inline(always)]
     fn has_news(&self) -> bool {
         let have_news = |lanes: &Lanes| lanes.have_news() || lanes.epoll.has_events();
-        self.ring.needs_enter() || self.lanes.as_deref().is_some_and(have_news)
+        self.is_asked_to_enter() || self.lanes.as_deref().is_some_and(have_news)
     }
 
     fn look_again(&self) {
@@ -455,6 +466,13 @@ unsafe impl<H: Host + 'static> Backend for Uring<H> {
 }
 
 impl<H: Host + 'static> Uring<H> {
+    /// Returns whether an enter would bring something. If the last one brought nothing and left the flag that
+    /// says so, only a full queue tells more: of what has come since then, the `eventfd` tells.
+    #[inline(always)]
+    fn is_asked_to_enter(&self) -> bool {
+        self.ring.needs_enter() && (!self.is_flag_late || self.ring.is_overflowing())
+    }
+
     /// As [`enter`](Backend::enter), without lanes.
     #[inline(always)]
     fn enter_ring(

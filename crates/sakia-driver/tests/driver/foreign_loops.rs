@@ -14,6 +14,7 @@ use rustix::fs::OFlags;
 use sakia_driver::{CURRENT_POSITION, Driver, Epoll, Lane, Streams, Uring, Wait};
 use sakia_testkit::settings::patience;
 
+use crate::hosts::rigged;
 use crate::support::{finish, pipe_ends, turn_until, write_all};
 
 /// Returns whether the descriptor is readable, or becomes so within this many seconds.
@@ -187,4 +188,35 @@ fn are_told_of_all_messages_of_a_crowd() {
             waiting.is_empty()
         });
     }
+}
+
+/// The kernel sets its flag for work that another thread has added, perhaps after an enter has taken the
+/// work. It stays then, and no enter brings anything.
+#[test]
+fn sleep_although_the_kernel_was_late_with_its_flag() {
+    let (driver, rig) = rigged(8, 16);
+    let pollable = driver.pollable().unwrap();
+    driver.clear_readiness();
+    driver.turn(Wait::Poll).unwrap();
+    rig.leaves_flag.set(true);
+    driver.turn(Wait::Poll).unwrap();
+    finish(&driver, &mut driver.nop()).unwrap();
+    driver.clear_readiness();
+    driver.turn(Wait::Poll).unwrap();
+    assert!(!driver.wants_turn() && !driver.has_news(), "the last enter found nothing");
+    assert!(!is_readable(&pollable, 0));
+    // It is told of what comes, flag or not.
+    let (reader, writer) = pipe_ends();
+    let reader = driver.adopt(reader);
+    let mut read = pin!(driver.read(&reader, vec![0; 1], CURRENT_POSITION));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(read.as_mut().poll(&mut context).is_pending());
+    driver.turn(Wait::Poll).unwrap();
+    for _ in 0..3 {
+        driver.clear_readiness();
+        driver.turn(Wait::Poll).unwrap();
+    }
+    assert!(!driver.wants_turn() && !is_readable(&pollable, 0));
+    write_all(&writer, b"x");
+    turn_when_told(&driver, &pollable, || read.as_mut().poll(&mut context).is_ready());
 }

@@ -7,6 +7,7 @@ use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 use sakia_driver::{Driver, Uring};
@@ -14,6 +15,10 @@ use sakia_ring::{Host, Kernel, Opcode, Params, Ring, Sqe};
 
 /// `IORING_OFF_SQES`: the offset of the entries in a ring's memory.
 const OFFSET_SQES: u64 = 0x1000_0000;
+/// `IORING_OFF_SQ_RING`: the offset of the queues.
+const OFFSET_QUEUES: u64 = 0;
+/// `IORING_SQ_TASKRUN`: work waits for an enter.
+const TASKRUN: u32 = 1 << 2;
 
 /// A fault of the next enter.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +39,11 @@ pub struct Rig {
     /// The result that the kernel returns for every entry, except requests to cancel, instead of performing
     /// it.
     pub injects: Cell<Option<i32>>,
+    /// True if each enter leaves the flag set that asks for one, as the kernel does if another thread is
+    /// late.
+    pub leaves_flag: Cell<bool>,
+    /// The offset of the flags in the queues' memory, and their address.
+    flags: Cell<(usize, Option<NonNull<AtomicU32>>)>,
     /// The entries of the ring, and their number.
     entries: Cell<Option<(NonNull<Sqe>, usize)>>,
 }
@@ -69,11 +79,13 @@ impl Rig {
 }
 
 // SAFETY: each call is the kernel's, with fewer entries or less to wait for, or does nothing. Only entries
-// that name no memory are written to mapped memory.
+// that name no memory, and a flag that asks for an enter, are written to mapped memory.
 unsafe impl Host for Rigged {
     unsafe fn setup(&self, entries: u32, params: &mut Params) -> io::Result<OwnedFd> {
         // SAFETY: the caller's duties are the same.
-        unsafe { Kernel.setup(entries, params) }
+        let ring = unsafe { Kernel.setup(entries, params) };
+        self.0.flags.set((params.sq_off.flags as usize, None));
+        ring
     }
 
     unsafe fn enter(
@@ -90,7 +102,7 @@ unsafe impl Host for Rigged {
             self.0.rewrite_entries();
         }
         let fault = self.0.faults.borrow_mut().pop_front();
-        match fault {
+        let entered = match fault {
             Some(Fault::Fails(errno)) => Err(errno.into()),
             // SAFETY: the caller's duties are the same, with fewer entries.
             Some(Fault::Submits(most)) => unsafe {
@@ -98,7 +110,13 @@ unsafe impl Host for Rigged {
             },
             // SAFETY: the caller's duties are the same.
             None => unsafe { Kernel.enter(ring, to_submit, min_complete, flags, arg, arg_size) },
+        };
+        if let (true, (_, Some(flags))) = (self.0.leaves_flag.get(), self.0.flags.get()) {
+            // SAFETY: the queues are mapped until `unmap`, which resets the address. The kernel and the
+            // driver use the flags as an atomic number, too.
+            unsafe { flags.as_ref() }.fetch_or(TASKRUN, Ordering::SeqCst);
         }
+        entered
     }
 
     unsafe fn register(
@@ -117,6 +135,12 @@ unsafe impl Host for Rigged {
         if offset == OFFSET_SQES {
             self.0.entries.set(Some((addr.cast(), len / size_of::<Sqe>())));
         }
+        if offset == OFFSET_QUEUES {
+            let (at, _) = self.0.flags.get();
+            assert!(at + size_of::<AtomicU32>() <= len, "the flags are in the queues");
+            // SAFETY: within the mapping, by the line above.
+            self.0.flags.set((at, Some(unsafe { addr.add(at) }.cast())));
+        }
         Ok(addr)
     }
 
@@ -124,6 +148,8 @@ unsafe impl Host for Rigged {
         if self.0.entries.get().is_some_and(|(entries, _)| entries.cast() == addr) {
             self.0.entries.set(None);
         }
+        // One of the two mappings goes with the other, and no enter comes between.
+        self.0.flags.set((0, None));
         // SAFETY: the caller's duties are the same.
         unsafe { Kernel.unmap(addr, len) };
     }
