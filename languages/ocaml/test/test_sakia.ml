@@ -419,7 +419,6 @@ let signals () =
       Sys.set_signal Sys.sigalrm before;
       equal_int "nop" 0 (on_loop loop Request.nop).value)
 
-(* Handlers that raise while results are taken from a queue: each result comes once, as long as it takes. *)
 (* Runs [f] with a signal every 0.2 ms, whose handler raises once after each time that its argument is set,
    until it has raised [times] times or [f] returns false. Returns how often it has raised. *)
 let pestered times f =
@@ -480,6 +479,7 @@ let signals_at_a_loop () =
   check "nothing leaks" (Loop.stop loop = []);
   Loop.free loop
 
+(* Handlers that raise while results are taken from a queue: each result comes once, as long as it takes. *)
 let signals_at_a_queue () =
   let queue = Queue.create ~plain_calls:false () in
   let seen = Array.make 1_000_000 0 in

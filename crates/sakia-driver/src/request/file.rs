@@ -21,9 +21,10 @@ static NEXT_SERIAL: AtomicU64 = AtomicU64::new(0);
 /// A file, for requests on any number of loops. Clones are the same file.
 ///
 /// The facts that are learned of the file belong to the handle, so its requests are cheaper than those on a
-/// bare [number](crate::Target::number). The file is closed when the last clone is dropped and no request uses it;
-/// if a loop has used it, that loop closes it, in its next wait. [`Request::Close`](crate::Request::Close)
-/// cancels what is under way on all loops, waits for it, and tells the result of the close.
+/// bare [number](crate::Target::number). The file is closed when the last clone is dropped and no request
+/// uses it; if a loop has used it, that loop closes it, in its next wait.
+/// [`Request::Close`](crate::Request::Close) cancels what is under way on all loops, waits for it, and
+/// tells the result of the close.
 ///
 /// # Examples
 /// ```
